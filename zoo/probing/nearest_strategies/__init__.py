@@ -1,1 +1,1 @@
-"""Which strategy a model follows: mixtures of known predictors, and other tasks."""
+"""Which strategy a model follows: mixtures of known predictors, and shifted tasks."""

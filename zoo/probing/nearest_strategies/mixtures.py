@@ -1,8 +1,9 @@
 """Which strategy a model follows: the mixture of known predictors nearest to it.
 
-A prediction is a mean, or the probabilities of classes. With predictions f of a model
-and g_j of the predictors, the nearest mixture g = Σ_j w_j g_j, w_j ≥ 0, Σ_j w_j = 1,
-has the least E (f − g)² of numbers, or the least E KL(f ‖ g) of classes, in nats.
+A prediction is a mean, or the probabilities of classes. For predictions f of a model
+and g_j of the known predictors, the nearest mixture g = Σ_j w_j g_j, with w_j ≥ 0 and
+Σ_j w_j = 1, has the least E (f − g)² for numbers, or the least E KL(f ‖ g), in nats,
+for classes.
 """
 
 from __future__ import annotations
@@ -43,29 +44,38 @@ from zoo.probing.nearest_strategies.simplex import (
 from zoo.tasks.base import is_squared
 
 _BATCH_SIZE = 512
-# Of one other context for the queries of prompts, at all numbers of examples together.
+# The largest number of predictions for one other context of the queries, over all
+# numbers of examples.
 _MOST_PREDICTIONS = 8192
-_LEAST_PROMPTS = 8  # of a fit, for standard errors of its weights
-_LEAST_PROBABILITY = 1e-12  # of predictors, so that no distance is infinite
+_LEAST_PROMPTS = 8  # a fit to fewer prompts has no standard errors of its weights
+_LEAST_PROBABILITY = 1e-12  # with this least probability, no distance is infinite
 
 
 @dataclasses.dataclass(frozen=True)
 class NearestMixture:
-  """The nearest mixture: fitted on half of the prompts, measured on the other half.
+  """The mixture of predictors nearest to a model.
 
-  Predictors that cannot be told apart share a weight and a name, as `ols, bayes`: their
-  distance is rounding, or below half of the 95 % interval of that of the fit.
+  It is fitted on half of the prompts, and measured on the other half. Predictors that
+  cannot be distinguished share a weight and a name, such as `ols, bayes`. These are
+  predictors whose distance is rounding, or below half of the 95 % interval of the
+  distance of the fit.
+
+  Attributes:
+    weights: The weights by name; they sum to 1.
+    stderrs: The standard errors of the weights, computed as if weights could be
+      negative. None of them is 0, not even at the weights 0 and 1, because predictions
+      are known only up to rounding. They are NaN for under 16 prompts, and for a single
+      weight, which is 1 for any model.
+    distance: E (f − g)² for numbers, or E KL(f ‖ g) for classes.
+    unexplained: `distance` divided by the effect of the context, which is E Var(f |
+      x_q) for numbers and E KL(f ‖ E[f | x_q]) for classes. None for a model that
+      ignores its context, and if the task has no other contexts for a query after some
+      of the numbers of examples.
   """
 
-  weights: dict[str, float]  # they add up to 1
-  # Of the weights, as if they might be negative: none is 0, not even at 0 and 1, where
-  # predictions are known up to rounding alone. They are NaN for under 16 prompts, and
-  # for a single weight, which is 1 whatever the model predicts.
+  weights: dict[str, float]
   stderrs: dict[str, float]
-  distance: Estimate  # E (f − g)² or E KL(f ‖ g)
-  # `distance` divided by the effect of the context: E Var(f | x_q) or, of classes,
-  # E KL(f ‖ E[f | x_q]). None for a model that ignores its context, and where the task
-  # has no other contexts for a query after some of the numbers of examples.
+  distance: Estimate
   unexplained: Estimate | None
 
 
@@ -73,34 +83,44 @@ class NearestMixture:
 class LikelihoodMixture:
   """The mixture whose weights depend on the prompt, w_j ∝ prior_j · likelihood_j^power.
 
-  The likelihood is that of the labels of the examples before, each predicted from those
-  before it; of numbers it is `exp(−Σ (y − g_j)²/2)`, and the power 1/σ² of a noise.
-  Prior and power are fitted to one model, at all lengths at once.
+  The likelihood is that of the labels of the examples so far, each predicted from the
+  examples before it. For numbers it is `exp(−Σ (y − g_j)²/2)`, so that the power is
+  1/σ² for a noise of variance σ². Prior and power are fitted to one model, at all
+  numbers of examples together.
 
   The form prior · likelihood^power is that of the posterior over predictors in Wurgaft
-  et al. (arXiv 2506.17859), but it says something else. There the likelihood is that of
-  the training data, so that the weights are the same for all prompts: the power belongs
-  to the number N of training steps and grows as N^(1 − α), and the prior falls with the
-  complexity of a predictor; α and two more constants are fitted to the models of all
-  steps and task diversities together. Here the likelihood is that of the examples in
-  the prompt, and the prior is free, so that it does not say how complex a predictor is.
+  et al. (arXiv 2506.17859), but its meaning differs. In that paper the likelihood is
+  that of the training data, so that the weights are the same for all prompts; the power
+  depends on the number N of training steps and grows as N^(1 − α); the prior falls with
+  the complexity of a predictor; and α and two more constants are fitted to the models
+  of all steps and task diversities together. Here the likelihood is that of the
+  examples in the prompt, and the prior is free, so that it does not say how complex a
+  predictor is.
+
+  Attributes:
+    prior: The prior by name; it sums to 1.
+    power: The power. With 0 the weights are the same for all prompts, with 1 they are
+      those of Bayes' rule.
+    distance: As in `NearestMixture`.
+    unexplained: As in `NearestMixture`.
+    by_length: `unexplained` after 0, 1, … examples.
   """
 
-  prior: dict[str, float]  # they add up to 1
-  power: float  # 0: the same weights for all prompts; 1: those of Bayes' rule
+  prior: dict[str, float]
+  power: float
   distance: Estimate
   unexplained: Estimate | None
-  by_length: tuple[Estimate | None, ...]  # `unexplained` after 0, 1, … examples
+  by_length: tuple[Estimate | None, ...]
 
 
 class StrategyRow(NamedTuple):
-  """The weight of one predictor, or of some that are not told apart.
+  """The weight of one predictor, or of several that cannot be distinguished.
 
   Attributes:
-    examples: After how many examples; None is over all numbers of examples.
-    predictor: The name, or names.
-    weight: In the nearest mixture.
-    distance: Of the mixture, E (f − g)² or E KL(f ‖ g).
+    examples: The number of examples. None means all numbers of examples together.
+    predictor: The name or names.
+    weight: The weight in the nearest mixture.
+    distance: The distance of the mixture, E (f − g)² or E KL(f ‖ g).
     unexplained: The distance as a share of the effect of the context.
   """
 
@@ -113,11 +133,23 @@ class StrategyRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Strategies(NearestMixture, Tabular):
-  """The nearest mixtures over all numbers of examples, and for each of them."""
+  """The mixtures nearest to a model, over all numbers of examples and for each of them.
 
-  num_prompts: int  # one half for the fits, the other for the measurements
-  by_length: tuple[NearestMixture, ...]  # after 0, 1, …, C examples
-  by_prompt: LikelihoodMixture | None  # None where prompts show no labels
+  The weights, standard errors and distances are those of the mixture over all numbers
+  of examples (see `NearestMixture`). It prints as a table; `to_frame` and `to_csv` give
+  its rows to pandas and to a file.
+
+  Attributes:
+    num_prompts: The number of prompts, half of which are for the fits and the other
+      half for the measurements.
+    by_length: The mixtures after 0, 1, …, C examples.
+    by_prompt: The mixture whose weights depend on the prompt. None if prompts show no
+      labels.
+  """
+
+  num_prompts: int
+  by_length: tuple[NearestMixture, ...]
+  by_prompt: LikelihoodMixture | None
 
   @property
   def rows(self) -> Rows[StrategyRow]:
@@ -137,26 +169,41 @@ class Strategies(NearestMixture, Tabular):
 
 
 class _Samples(NamedTuple):
-  """Predictions of p prompts after 0, …, C examples, with an axis k also of numbers."""
+  """Predictions for p prompts after 0, …, C examples.
+
+  The last axis k has the length 1 for numbers. The scores are the log likelihoods of
+  the examples before.
+  """
 
   own: Float[np.ndarray, 'p t k']
   others: Float[np.ndarray, 'm p t k']
-  scores: Float[np.ndarray, 'm p t']  # log likelihoods of the examples before
+  scores: Float[np.ndarray, 'm p t']
 
 
 class Known(NamedTuple):
-  """What predictors predict on the prompts of a task, sampled once for many models.
+  """The predictions of known predictors on the prompts of a task, sampled once.
 
-  The axis t has predictions after `least`, …, C examples.
+  They serve any number of models. The axis t has predictions after `least`, …, C
+  examples.
+
+  Attributes:
+    task: The task.
+    least: The first number of examples.
+    names: The names of the m predictors.
+    batches: The prompts.
+    others: The predictions of the predictors.
+    scores: The log likelihoods of the examples before.
+    losses: The losses of the task.
+    programs: Compiled programs.
   """
 
   task: Task
   least: int
-  names: list[str]  # m of them
+  names: list[str]
   batches: list[Prompt]
   others: Float[np.ndarray, 'm p t k']
-  scores: Float[np.ndarray, 'm p t']  # log likelihoods of the examples before
-  losses: Float[np.ndarray, 'm p t']  # of the task
+  scores: Float[np.ndarray, 'm p t']
+  losses: Float[np.ndarray, 'm p t']
   programs: Programs
 
 
@@ -167,7 +214,7 @@ def strategies(
   num_prompts: int = 2048,
   seed: int = 0,
 ) -> Strategies:
-  """The mixture of named predictors nearest to a model, on the prompts of a task.
+  """Finds the mixture of named predictors nearest to a model, on the prompts of a task.
 
   - Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
     of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the effect of
@@ -179,9 +226,35 @@ def strategies(
     from `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q) or E KL(f ‖ E[f | x_q]).
 
-  A predictor that has no `predictions` is called on each prefix of the prompts. Raises
-  UserError without predictors, for a task of numbers without the squared error, and for
-  predictions that contradict one another, are not finite or do not fit the task.
+  Args:
+    model: A model or any other function of prompts.
+    task: A task of numbers with the squared error, or a task of classes or signs.
+    predictors: The known predictors by name, such as `task.baselines()`. A predictor
+      without a method `predictions` is called on each prefix of the prompts.
+    num_prompts: The number of prompts, at least 4. Half of them are for the fits.
+    seed: The seed of the prompts.
+
+  Returns:
+    The nearest mixtures, with fixed weights and with weights that depend on the prompt.
+
+  Raises:
+    UserError: If `predictors` is not a dictionary or is empty; if the task has numbers
+      and another loss than the squared error; if predictions contradict one another,
+      are not finite or do not fit the task; if `num_prompts` is below 4.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=2)
+    >>> predictors = {
+    ...   'gd': zoo.estimators.gradient_descent(task),
+    ...   'zero': lambda prompt: jnp.zeros(len(prompt.x)),
+    ... }
+    >>> half = lambda prompt: 0.5 * predictors['gd'](prompt)
+    >>> found = zoo.probing.strategies(half, task, predictors, num_prompts=32)
+    >>> {name: round(weight, 3) for name, weight in found.weights.items()}
+    {'gd': 0.5, 'zero': 0.5}
+
+  References:
+    Wurgaft et al., arXiv 2506.17859; `LikelihoodMixture` says how its mixture differs.
   """
   if not isinstance(predictors, Mapping):
     raise UserError(
@@ -209,9 +282,10 @@ def strategies(
 def nearest_mixture(
   model: Predictor, known: Known, by_prompt: bool = True
 ) -> tuple[NearestMixture, LikelihoodMixture | None]:
-  """The mixtures of known predictors nearest to a model, over all lengths alone.
+  """Returns the mixtures of known predictors nearest to a model, over all lengths.
 
-  Without `by_prompt` only the first, for which a quarter of the time is enough.
+  Without `by_prompt` there is only the mixture of fixed weights, which takes a quarter
+  of the time.
   """
   return _over_all(known, *_halves(model, known), by_prompt)
 
@@ -234,9 +308,9 @@ def sample_known(
   seed: int,
   least: int = 0,
 ) -> Known:
-  """The predictions of known predictors, for `nearest_mixture` of any models.
+  """Returns the predictions of known predictors, for `nearest_mixture` of any models.
 
-  They are those after `least`, …, C examples.
+  The predictions are those after `least`, …, C examples.
   """
   check_mixture(task, predictors)
   num_prompts = check_count('num_prompts', num_prompts, minimum=4)
@@ -269,7 +343,7 @@ def sample_known(
 
 
 def same_on(known: Known) -> list[list[str]]:
-  """The names of predictors that predict the same on all prompts, but for rounding."""
+  """Returns the names of predictors that predict the same, up to rounding."""
   is_numbers = known.task.label_kind == 'numbers'
   groups = groups_within(0.0, known.others, is_numbers)
   return [[known.names[j] for j in group] for group in groups if len(group) > 1]
@@ -278,7 +352,7 @@ def same_on(known: Known) -> list[list[str]]:
 def _halves(
   model: Predictor, known: Known
 ) -> tuple[_Samples, _Samples, Float[np.ndarray, 'q t']]:
-  """The prompts for the fits, those for the measurements, and effects of contexts.
+  """Returns the prompts for the fits and for the measurements, and effects of contexts.
 
   The effects are those of the first of the prompts for the measurements.
   """
@@ -296,7 +370,10 @@ def _halves(
 def _effects(
   model: Predictor, known: Known, measured: _Samples
 ) -> Float[np.ndarray, 'q t']:
-  """The effects of contexts in prompts for the measurements, as many as affordable."""
+  """Returns the effects of contexts in prompts for the measurements.
+
+  There are as many prompts as are affordable.
+  """
   task = known.task.held_out()
   half = known.others.shape[1] // 2
   most = max(_MOST_PREDICTIONS // measured.own.shape[1], _LEAST_PROMPTS)
@@ -322,6 +399,7 @@ def _over_all(
   effect: Float[np.ndarray, 'q t'],
   by_prompt: bool,
 ) -> tuple[NearestMixture, LikelihoodMixture | None]:
+  """Returns the mixtures over all numbers of examples together."""
   is_numbers = known.task.label_kind == 'numbers'
   groups = _told_apart(fitted, is_numbers)
   arguments = fitted, measured, effect, groups, known.names, is_numbers
@@ -339,7 +417,7 @@ def _sampled(
   programs: Programs,
   least: int,
 ) -> Float[np.ndarray, 'p t k']:
-  """What a predictor predicts: means, or probabilities; raises UserError."""
+  """Returns what a predictor predicts: means, or probabilities; raises UserError."""
   values = gather(
     lambda prompt: _after_each(predictor, prompt, programs, least), batches
   )
@@ -356,7 +434,7 @@ def _sampled(
 def _after_each(
   predictor: Predictor, prompt: Prompt, programs: Programs, least: int
 ) -> Float[Array, 'b t *k'] | Float[np.ndarray, 'b t *k']:
-  """The predictions after `least`, …, C examples."""
+  """Returns the predictions after `least`, …, C examples."""
   if one_pass(predictor) is not None:
     return programs.run(_everywhere, [predictor], prompt)[:, least:]
   lengths = range(least, prompt.x.shape[1] + 1)
@@ -373,11 +451,11 @@ def _everywhere(
 def _means(
   predictions: Float[np.ndarray, 'p t *k'], label_kind: str
 ) -> Float[np.ndarray, 'p t k']:
-  """Numbers as they are, and logits as probabilities."""
+  """Returns numbers as they are, and logits as probabilities."""
   values = np.asarray(predictions, np.float64)
   if label_kind == 'numbers':
     return values[..., None]
-  if label_kind == 'signs':  # log p/(1 − p) of the label +1 against −1
+  if label_kind == 'signs':  # the values are log p/(1 − p) of the label +1
     values = np.stack([values, np.zeros_like(values)], axis=-1)
   values = np.exp(values - values.max(axis=-1, keepdims=True))
   values = np.maximum(values / values.sum(axis=-1, keepdims=True), _LEAST_PROBABILITY)
@@ -387,7 +465,7 @@ def _means(
 def _as_means(
   labels: Float[np.ndarray, 'p t *k'], label_kind: str
 ) -> Float[np.ndarray, 'p t k']:
-  """Targets as numbers, or as probabilities of all classes, two for signs."""
+  """Returns targets as numbers, or as probabilities of all classes, two for signs."""
   values = np.asarray(labels, np.float64)
   if label_kind == 'numbers':
     return values[..., None]
@@ -404,7 +482,7 @@ def _fit(
   names: Sequence[str],
   is_numbers: bool,
 ) -> NearestMixture:
-  """The nearest mixture of the first of each group."""
+  """Returns the nearest mixture of the first predictor of each group."""
   first = [group[0] for group in groups]
   weights = nearest(fitted.own, fitted.others[first], is_numbers)
   mixed = np.tensordot(weights, measured.others[first], 1)
@@ -424,12 +502,12 @@ def _stderrs(
   weights: Float[np.ndarray, ' m'],
   is_numbers: bool,
 ) -> list[float]:
-  """Standard errors of the weights of some predictors, over the prompts of the fit."""
+  """Returns the standard errors of the weights, over the prompts of the fit."""
   own, others = fitted.own, fitted.others[first]
   if len(own) < _LEAST_PROMPTS or len(first) == 1:
     return [math.nan] * len(first)
   mixed = np.tensordot(weights, others, 1)
-  # Of the distances: their slopes at a number, or a probability, and what bends them.
+  # These are first and second derivatives of the distance in the mixture's predictions.
   slopes, bends = 2 * (mixed - own), np.full_like(own, 2.0)
   if not is_numbers:
     slopes, bends = -own / mixed, own / mixed**2
@@ -449,12 +527,12 @@ def _fit_by_prompt(
   names: Sequence[str],
   is_numbers: bool,
 ) -> LikelihoodMixture:
-  """The nearest mixture by likelihoods, of the first of each group."""
+  """Returns the nearest mixture by likelihoods, of the first member of each group."""
   first = [group[0] for group in groups]
   prior, power = nearest_by_likelihood(
     fitted.own, fitted.others[first], fitted.scores[first], is_numbers
   )
-  with np.errstate(divide='ignore'):  # a prior of 0
+  with np.errstate(divide='ignore'):  # a prior may be 0
     logits = np.log(prior)[:, None, None] + power * measured.scores[first]
   weights = softmax(logits)
   mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
@@ -472,9 +550,10 @@ def _fit_by_prompt(
 
 
 def _told_apart(fitted: _Samples, is_numbers: bool) -> list[list[int]]:
-  """Groups of predictors whose distance is rounding, or within the error of the fit.
+  """Returns groups of predictors that cannot be distinguished.
 
-  They are chosen on the prompts of the fit, and not on those that the fit is judged on.
+  Their distance is rounding, or within the error of the fit. Groups are chosen on the
+  prompts of the fit, not on those on which the fit is judged.
   """
   groups = groups_within(0.0, fitted.others, is_numbers)
   first = [group[0] for group in groups]
@@ -485,14 +564,14 @@ def _told_apart(fitted: _Samples, is_numbers: bool) -> list[list[int]]:
 
 
 def _joined(groups: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
-  """The names of groups."""
+  """Returns the names of groups."""
   return [', '.join(names[j] for j in group) for group in groups]
 
 
 def _part(
   samples: _Samples, prompts: slice = slice(None), lengths: slice = slice(None)
 ) -> _Samples:
-  """The predictions of some prompts after some numbers of examples."""
+  """Returns the predictions for some prompts after some numbers of examples."""
   own, others, scores = samples
   return _Samples(
     own[prompts, lengths], others[:, prompts, lengths], scores[:, prompts, lengths]
@@ -505,9 +584,12 @@ def _share(
   own: Float[np.ndarray, 'p t k'],
   is_numbers: bool,
 ) -> Estimate | None:
-  """The ratio of two means over the first q prompts; None if the whole is rounding."""
+  """Returns the ratio of two means over the first q prompts.
+
+  None if the effect of the context is no larger than rounding.
+  """
   part, whole = gaps[: len(effect)].mean(axis=1), effect.mean(axis=1)
   scale = float(np.mean(own**2)) if is_numbers else 1.0
-  if not float(whole.mean()) > ROUNDING * scale:  # also where it is not known
+  if not float(whole.mean()) > ROUNDING * scale:  # true for NaN, too
     return None
   return ratio(part, whole)

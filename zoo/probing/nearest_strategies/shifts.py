@@ -17,21 +17,28 @@ from zoo.measure.predict import Programs
 from zoo.measure.statistics import Estimate, estimate
 from zoo.theory.exact import known_risk
 
-_FEWEST = 16  # prompts; a shift that allows fewer is not measured
+_FEWEST = 16  # a shift that allows fewer prompts is not measured
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskShift:
   """The losses of two predictors on the same prompts of a shifted task.
 
-  A risk is None where it was not measured, and `failure` then says why.
+  Attributes:
+    name: The name of the shift in `task.shifts()`.
+    num_prompts: The number of prompts; 0 if nothing was measured.
+    risk: The mean loss of the first predictor. None if it was not measured.
+    other_risk: The mean loss of the other predictor. None if it was not measured.
+    exact_risk: The exact risk of the first predictor. None without a closed form.
+    other_exact_risk: The exact risk of the other predictor. None without a closed form.
+    failure: Why a loss was not measured. None if both were.
   """
 
-  name: str  # in `task.shifts()`
-  num_prompts: int  # 0 if nothing was measured
+  name: str
+  num_prompts: int
   risk: Estimate | None
   other_risk: Estimate | None
-  exact_risk: float | None = None  # None: it has no closed form
+  exact_risk: float | None = None
   other_exact_risk: float | None = None
   failure: str | None = None
 
@@ -45,13 +52,33 @@ def task_shift(
   seed: int = 0,
   programs: Programs | None = None,
 ) -> TaskShift:
-  """Measures two predictors on a shifted task; large tasks get fewer prompts.
+  """Measures two predictors on a shifted task.
 
   - Quantity: E ℓ(f, y) of each predictor, over the same prompts of the shifted task.
   - Null: equal losses, for a predictor beside itself.
   - Counterfactual: the prompts of the shifted task.
 
-  Calls that share their `programs` compile once for tasks that differ in numbers.
+  Args:
+    subject: A model, an estimator or a learning rule.
+    other: Another one.
+    name: The name of the shift, for the result.
+    shifted: The shifted task, such as one of `task.shifts()`.
+    num_prompts: The largest number of prompts. Large tasks get fewer, and a task that
+      allows fewer than 16 is not measured.
+    seed: The seed of the prompts.
+    programs: Compiled programs of earlier calls, by which tasks that differ in numbers
+      alone are compiled once. None compiles anew.
+
+  Returns:
+    The losses. An error of a predictor is not raised, but stands in `failure`.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
+    >>> noisy = task.shifts()['noise_std=1']
+    >>> shift = zoo.probing.task_shift(step, step, 'noise_std=1', noisy, num_prompts=32)
+    >>> shift.risk == shift.other_risk
+    True
   """
   num_prompts = min(num_prompts, affordable(shifted))
   if num_prompts < _FEWEST:
@@ -70,7 +97,7 @@ def task_shift(
     except Exception as error:  # a user's model may raise anything
       kind, reason = type(predictor).__name__, in_one_line(error, 200)
       failures.append(f'{kind}: {type(error).__name__}: {reason}')
-      if not isinstance(error, UserError):  # then the traceback says where
+      if not isinstance(error, UserError):  # only then a traceback is of use
         logging.warning('%s is not measured on %s', kind, name, exc_info=True)
     estimates.append((risk, exact))
   risks, exact_risks = zip(*estimates, strict=True)
@@ -81,10 +108,10 @@ def task_shift(
 def not_taken(
   subject: Predictor, task: Task, shifts: Mapping[str, Task]
 ) -> dict[str, TaskShift]:
-  """The shifts to other lengths of context whose prompts a model cannot take.
+  """Returns the shifts to other numbers of examples whose prompts a model cannot take.
 
-  A model with learned positions is one. Nothing is computed, as the model is only
-  traced. All have the same sentence.
+  A model with learned positions, for example, cannot take longer prompts. Nothing is
+  computed, because the model is only traced. All these shifts have the same `failure`.
   """
   reasons = {
     name: reason
@@ -101,7 +128,7 @@ def not_taken(
 
 
 def _refusal(model: nnx.Module, task: Task) -> str | None:
-  """Why a model cannot be called on the prompts of a task; None if it can."""
+  """Returns why a model cannot be called on a task's prompts; None if it can."""
   graph, state = nnx.split(model)
 
   def predict(state: PyTree, key: jax.Array) -> jax.Array:
@@ -116,7 +143,7 @@ def _refusal(model: nnx.Module, task: Task) -> str | None:
 
 
 def in_short(names: Sequence[str]) -> str:
-  """Names of shifts, those of one kind joined: `scale_x=2, 3 and skewed`."""
+  """Returns names of shifts, joined by kind: `scale_x=2, 3 and skewed`."""
   numbers: dict[str, list[str]] = {}
   for name in names:
     kind, equals, number = name.partition('=')

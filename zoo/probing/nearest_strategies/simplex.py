@@ -1,4 +1,4 @@
-"""The weights with which predictors are nearest to a model: sums, or by likelihoods."""
+"""The weights of the mixtures of predictors that are nearest to a model."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from jaxtyping import Float
 from zoo.core.losses import ROUNDING
 from zoo.probing.context import distances
 
-_TIE = 0.01  # of that, by which a mixture must be nearer than a single predictor
-_CONVERGED = 1e-16  # what another step of Newton could gain, in nats
-_NUM_STEPS = 100  # of Newton; a dozen are usual
-_NUM_HALVES = 40
-_LEAST_PRIOR = 1e-3  # where the search over priors starts
-_LOG_POWERS = -2.0, 0.0, 2.0, 4.0  # where the search over powers starts
-_BOUND = 30.0  # of the logarithms that are searched
+# A mixture must be nearer than a single predictor by this share of rounding.
+_TIE = 0.01
+_CONVERGED = 1e-16  # Newton's method stops if a step can gain less, in nats
+_NUM_STEPS = 100  # the most steps of Newton's method; a dozen are usual
+_NUM_HALVES = 40  # the most times that a step is halved
+_LEAST_PRIOR = 1e-3  # the least prior at which the search over priors starts
+_LOG_POWERS = -2.0, 0.0, 2.0, 4.0  # the search over powers starts from these
+_BOUND = 30.0  # bounds the logarithms that are searched
 
 
 def nearest(
   own: Float[np.ndarray, 'p t k'], others: Float[np.ndarray, 'm p t k'], squares: bool
 ) -> Float[np.ndarray, ' m']:
-  """The w ≥ 0, Σ w = 1 with the least mean of `(own − w·others)²` or KL(own ‖ ·).
+  """Returns the w ≥ 0, Σ w = 1 with the least mean distance of `w·others` from `own`.
 
-  A single predictor that is as near, up to rounding, is preferred: w is not unique
-  where some predictors are mixtures of others.
+  The distance is the square or, if not `squares`, KL(own ‖ w·others). A single
+  predictor that is as near, up to rounding, is preferred, because w is not unique if
+  some predictors are mixtures of others.
   """
   m = len(others)
   columns, targets = others.reshape(m, -1).T, own.reshape(-1)
@@ -43,7 +45,7 @@ def nearest(
 def _least_divergence(
   targets: Float[np.ndarray, ' n'], columns: Float[np.ndarray, 'n m']
 ) -> Float[np.ndarray, ' m']:
-  """The w ≥ 0, Σ w = 1 with the greatest `targets · log(columns w)`.
+  """Returns the w ≥ 0, Σ w = 1 with the greatest `targets · log(columns w)`.
 
   Since the Hessian times w is minus the gradient, each step of Newton's method is a
   least-squares problem.
@@ -60,7 +62,8 @@ def _least_divergence(
       break
     size = 1.0
     for _ in range(_NUM_HALVES):
-      with np.errstate(divide='ignore'):  # the logarithm of 0, at the simplex's edge
+      # At the edge of the simplex the logarithm is that of 0.
+      with np.errstate(divide='ignore'):
         gain = float(targets @ np.log1p(size * along))
       if gain >= -size * slope / 4:
         break
@@ -70,7 +73,7 @@ def _least_divergence(
 
 
 def _least_norm(columns: Float[np.ndarray, 'n m']) -> Float[np.ndarray, ' m']:
-  """The w ≥ 0, Σ w = 1 with the least |columns w|.
+  """Returns the w ≥ 0, Σ w = 1 with the least |columns w|.
 
   It is proportional to the u ≥ 0 with the least |columns u|² + (1 − Σ u)².
   """
@@ -90,10 +93,11 @@ def nearest_by_likelihood(
   scores: Float[np.ndarray, 'm p t'],
   squares: bool,
 ) -> tuple[Float[np.ndarray, ' m'], float]:
-  """The prior and the power with which `prior · exp(power · scores)` is nearest.
+  """Returns the prior and the power whose `prior · exp(power · scores)` is nearest.
 
-  The search starts at the best mixture of power 0, with several powers about the one
-  that makes the scores of predictors differ by 1. It must end nearer than that mixture.
+  The search starts at the best mixture of power 0, with several powers near the one at
+  which the scores of predictors differ by about 1. A result is taken only if it is
+  nearer than that mixture.
   """
   from scipy.optimize import minimize  # slow to import
 
@@ -135,10 +139,11 @@ def nearest_by_likelihood(
 def groups_within(
   limit: float, others: Float[np.ndarray, 'm p t k'], squares: bool
 ) -> list[list[int]]:
-  """Predictors with the first of those before them that is as near, or alone.
+  """Returns groups of predictors that are near each other.
 
-  The limit, or rounding, bounds the mean squared difference or the mean of both
-  divergences.
+  Each predictor joins the first group whose first member is near enough, or begins a
+  new group. It is near enough if the mean squared difference, or the mean of both
+  divergences, is at most the limit or rounding.
   """
   groups: list[list[int]] = []
   for j, other in enumerate(others):
@@ -156,12 +161,15 @@ def groups_within(
 
 
 def rounding(squares: bool, *predictions: Float[np.ndarray, 'p t k']) -> float:
-  """The distance that is rounding; in nats, it does not depend on the predictions."""
+  """Returns the distance that is rounding.
+
+  In nats it does not depend on the predictions.
+  """
   sizes = [float(np.mean(values**2)) for values in predictions]
   return ROUNDING * (max(sizes) if squares else 1.0)
 
 
 def softmax(logits: Float[np.ndarray, 'm ...']) -> Float[np.ndarray, 'm ...']:
-  """Weights along the first axis that add up to 1."""
+  """Returns weights along the first axis that sum to 1."""
   weights = np.exp(logits - logits.max(axis=0))
   return weights / weights.sum(axis=0)

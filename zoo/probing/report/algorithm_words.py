@@ -7,7 +7,7 @@ from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
 from zoo.probing.report.verdicts import percent, shown_share
 
-# The algorithms that take steps; others are baselines of the task.
+# These algorithms take steps; all others are baselines of the task.
 NAMES = {
   'gd': 'gradient descent',
   'preconditioned_gd': 'preconditioned descent',
@@ -17,14 +17,27 @@ NAMES = {
   'newton': 'iterative Newton',
   'conjugate_gradients': 'conjugate gradients',
 }
-_HALF = 0.5  # the distance above which nothing is near
+_HALF = 0.5  # above this distance, no algorithm is near
 
 
 def name_layer_algorithms(readout: Readout) -> str:
-  """What is nearest after the last layer, and whether the number of steps rises.
+  """Returns a sentence with the algorithm nearest to the last layer.
 
-  The second is said only of layers to which that algorithm is as near as any, and whose
-  intervals are apart.
+  It also says whether the nearest number of steps rises from layer to layer. This is
+  said only of the layers at which no algorithm is nearer than this one, and only if the
+  95 % intervals of the first and the last of them do not overlap.
+
+  Args:
+    readout: The distances, one of the two of `LayerAlgorithms`.
+
+  Returns:
+    The sentence.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> found = zoo.probing.algorithms(model, task, num_prompts=16, num_steps=1)
+    >>> sentence = zoo.probing.name_layer_algorithms(found.own)
   """
   last = len(readout.nearest) - 1
   alike = readout.nearest[last]
@@ -60,14 +73,17 @@ def _left(match: Match, layer: int) -> Estimate:
 
 
 def _at(name: str, match: Match) -> str:
-  """The algorithm at the last layer's nearest number of steps, in words."""
+  """Returns the algorithm at the last layer's nearest number of steps, in words."""
   if name not in NAMES:
     return f"the task's {name}"
   return f'{NAMES[name]} with {_steps(match, -1, " steps")}'
 
 
 def _steps(match: Match, layer: int, unit: str = '') -> str:
-  """The nearest number of steps with its interval; the most is only a lower bound."""
+  """Returns the nearest number of steps with its interval.
+
+  The largest number that was tried is only a lower bound.
+  """
   nearest, low, high = (
     int(steps[layer]) for steps in (match.nearest, match.low, match.high)
   )

@@ -44,10 +44,12 @@ from zoo.probing.report.verdicts import (
 from zoo.probing.scores import PairedRisks, risks
 from zoo.tasks.base import is_squared
 
-_NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
-_NUM_SHIFTED = 1024  # prompts of each shifted task
-_NUM_FITTED = 16384  # prompts, for the nearest algorithms
-# Parts of a report that one can ask for.
+# The largest numbers of prompts: for the baselines at every number of examples, for
+# each shifted task, and for the nearest algorithms.
+_NUM_COMPARED = 4096
+_NUM_SHIFTED = 1024
+_NUM_FITTED = 16384
+# The parts of a report that one can ask for.
 SECTIONS = (
   'algorithm',
   'risks',
@@ -63,40 +65,74 @@ SECTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The results of `probe`; None where a predictor or a task has no such result."""
+  """The results of `probe`.
+
+  A result is None if the predictor or the task has no such thing, or if its measurement
+  failed.
+
+  Attributes:
+    is_gradient_descent: Whether the predictor is one step of gradient descent.
+    verdict: A sentence that says whether it is, and why.
+    against: The name of the predictor with which it is compared.
+    nearest: A sentence that names the nearest algorithm.
+    risks: The losses on fresh prompts of the task.
+    comparison: The losses of the predictor and of the task's baselines, by number of
+      examples.
+    algorithm: The algorithm of a predictor with a learning rule, in closed form.
+    sampled: The algorithms nearest to a predictor without a learning rule.
+    baselines: What each baseline of the task does not explain, as a share of the effect
+      of the context.
+    guess: The initial guess of a model without a learning rule.
+    alignment: The differences from the other predictor.
+    heads: The heads of a linear attention model.
+    lens: The losses of predictions that are read after each layer.
+    task_shifts: The losses on the tasks of `task.shifts()`, with all examples.
+    failures: Why a part is missing, by its name.
+  """
 
   is_gradient_descent: bool
-  verdict: str  # whether it is gradient descent, and why
+  verdict: str
   against: str
-  nearest: str = ''  # a sentence that names the nearest algorithm
-  risks: PairedRisks | None = None  # on fresh prompts of the task
-  # With the task's baselines, by number of examples.
+  nearest: str = ''
+  risks: PairedRisks | None = None
   comparison: Comparison | None = None
   algorithm: ImplicitAlgorithm | None = None
-  # For a model without an exact algorithm: the nearest ones, and its initial guess.
   sampled: SampledAlgorithm | None = None
-  # The shares of the context's effect that baselines of the task leave unexplained.
   baselines: dict[str, Estimate | None] | None = None
   guess: LearnedGuess | None = None
   alignment: Alignment | None = None
   heads: list[Head] | None = None
-  lens: Lens | None = None  # the loss of what can be read after each layer
-  # On the tasks from `task.shifts()`, at C examples.
+  lens: Lens | None = None
   task_shifts: list[TaskShift] = dataclasses.field(default_factory=list)
-  failures: dict[str, str] = dataclasses.field(default_factory=dict)  # why, by part
+  failures: dict[str, str] = dataclasses.field(default_factory=dict)
 
   def to_json(self) -> str:
-    """The report as JSON; numbers that are not finite are null."""
+    """Returns the report as JSON.
+
+    Numbers that are not finite are null.
+    """
     content = finite_or_null(_plain(dataclasses.asdict(self)))
     return json.dumps(content, indent=2, allow_nan=False)
 
 
 def baselines_of(task: Task) -> dict[str, Predictor]:
-  """The baselines that a model is compared with by name, the default first.
+  """Returns the baselines with which a model is compared by name, the default first.
 
   For a task that exact theory covers these are the best step of gradient descent from
-  the prior mean, the best step with a matrix, and the posterior mean; for other tasks
-  the task's baselines, except those fitted by other libraries, or the answer 0.
+  the prior mean, the best step with a matrix, and the posterior mean. For other tasks
+  they are the task's baselines, except those that other libraries fit; if there are
+  none, it is the prediction 0.
+
+  Args:
+    task: The task.
+
+  Returns:
+    The predictors by name.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> [*zoo.probing.baselines_of(task)]
+    ['gd', 'gd_beta', 'bayes']
   """
   if theory.covers(task):
     return {
@@ -121,13 +157,34 @@ def probe(
   seed: int = 0,
   only: Collection[str] = (),
 ) -> Report:
-  """Probes a model, an estimator or a rule on a task, next to another predictor.
+  """Probes a model, an estimator or a learning rule, beside another predictor.
 
-  `against` is a name of `baselines_of(task)`, None for the first, or a predictor. The
-  risks of a subject without a learning rule, which costs more, are on 4,096 prompts at
-  most. A part that fails is None, and `failures` has its error. With `only`, names of
-  `SECTIONS`, no other part is measured. Raises UserError for an unknown baseline or
-  section, and for a predictor that cannot be called on the task's prompts.
+  Args:
+    subject: The predictor to probe.
+    task: The task.
+    against: The predictor with which it is compared: a name of `baselines_of(task)`, or
+      a predictor. None means the first of these baselines.
+    against_name: The name of the other predictor in the report. None means the name of
+      its class.
+    num_prompts: The number of prompts. The losses of a subject without a learning rule,
+      which cost more, are measured on 4,096 prompts at most.
+    seed: The seed of the prompts.
+    only: The parts to measure, some of 'algorithm', 'risks', 'comparison', 'alignment',
+      'guess', 'heads', 'lens', 'task_shifts' and 'attention'. Empty means all.
+
+  Returns:
+    The report. A part that fails is None, and `failures` has its error.
+
+  Raises:
+    UserError: If the baseline or a part is unknown; if a predictor cannot be called on
+      the task's prompts.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
+    >>> report = zoo.probing.probe(step, task, num_prompts=64, only=['risks'])
+    >>> report.against
+    'gd'
   """
   check_sections(only)
   if against is None or isinstance(against, str):
@@ -164,7 +221,7 @@ def probe(
 
 
 def check_sections(only: Collection[str]) -> None:
-  """Raises UserError for a section that a probe does not have."""
+  """Raises UserError for a section that a report does not have."""
   for name in only:
     check_name('section', name, SECTIONS)
 
@@ -177,7 +234,7 @@ def _shifts(
   num_prompts: int,
   seed: int,
 ) -> list[TaskShift]:
-  """The losses on each shifted task, but for those that the model cannot take."""
+  """Returns the losses on each shifted task that the model can take."""
   shifted = parts.attempt('task_shifts', task.shifts) or {}
   refused, programs = not_taken(subject, task, shifted), Programs()
   shifts = [
@@ -201,34 +258,34 @@ def _shifts(
 class _Parts:
   """Measures the parts of a report, logs the progress, and keeps the errors."""
 
-  # What calls both predictors on the prompts first, and so finds a user's mistake.
+  # These parts are the first to call the predictors, and so find a user's mistake.
   _CHECKS = 'risks', 'comparison'
 
-  # Fields of the report by the section that they belong to, if that has another name.
+  # The sections of the fields of the report that have other names than their section.
   _SECTION_OF: Mapping[str, str] = dict.fromkeys(('sampled', 'baselines'), 'algorithm')
 
   def __init__(self, only: Collection[str]) -> None:
     self.only = only
-    self.results: dict[str, Any] = {}  # by field of the report
+    self.results: dict[str, Any] = {}  # the keys are fields of the report
     self.errors: dict[str, Exception] = {}
 
   def wants(self, name: str) -> bool:
-    """Whether the field `name` of the report is asked for."""
+    """Returns whether a field of the report is asked for."""
     return not self.only or self._SECTION_OF.get(name, name) in self.only
 
   def measure(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Keeps the result of a function for the field `name` of the report."""
+    """Keeps the result of a function for a field of the report."""
     if self.wants(name):
       self.results[name] = self.attempt(name, function, *arguments)
 
   def without(self) -> dict[str, str]:
-    """Sections that were asked for, and that neither were found nor failed."""
+    """Returns the sections that were asked for, and neither found nor failed."""
     known = {self._SECTION_OF.get(name, name) for name in (*self.results, *self.errors)}
     missing = [name for name in self.only if name not in {*known, 'attention'}]
     return dict.fromkeys(missing, 'the model or its task has none')
 
   def attempt(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function; None if it fails, after a warning."""
+    """Returns the result of a function; None if it fails, after a warning."""
     logging.info('probe: %s', name)
     try:
       return function(*arguments)
@@ -236,7 +293,7 @@ class _Parts:
       if isinstance(error, UserError) and name in self._CHECKS:
         raise
       self.errors[name] = error
-      own = not isinstance(error, UserError)  # then the traceback says where
+      own = not isinstance(error, UserError)  # only then a traceback is of use
       said = _in_words(error)
       logging.warning('%s is left out of the report: %s', name, said, exc_info=own)
       return None
@@ -250,7 +307,7 @@ def _in_words(error: Exception) -> str:
 def _measure_algorithm(
   parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
 ) -> None:
-  """Measures which algorithm is the nearest: exactly, or by samples and fits."""
+  """Measures which algorithm is nearest: by closed forms, or by samples."""
   has_numbers = task.num_outputs == 1 and is_squared(task)
   fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
   if theory.covers(task) and has_rule(subject):
@@ -267,7 +324,7 @@ def _measure_algorithm(
 
 
 def _judge(task: Task, parts: _Parts) -> tuple[bool, str]:
-  """Whether the subject does gradient descent, and the verdict in words."""
+  """Returns whether the subject does gradient descent, and the verdict in words."""
   results = parts.results
   if not parts.wants('algorithm'):
     return False, 'Unknown: its algorithm was not asked for.'
@@ -283,7 +340,7 @@ def _judge(task: Task, parts: _Parts) -> tuple[bool, str]:
 
 
 def _plain(value: object) -> object:
-  """The value in JSON types."""
+  """Returns the value in JSON types."""
   if isinstance(value, Estimate | Lens | LayerCurve):
     value = value._asdict()
   if isinstance(value, dict):

@@ -20,7 +20,7 @@ from zoo.probing.scores import PairedRisks
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _LEFT_OUT = 'left out of this report', 'because'
-_MOST_ENTRIES = 5  # entries shown of a vector
+_MOST_ENTRIES = 5  # the number of entries of a vector that are shown
 _EXCESS = {
   'guess_mean': 'error of the mean guess',
   'guess_spread': 'variance of the corrected guess',
@@ -31,7 +31,21 @@ _EXCESS = {
 
 
 def summary(report: Report) -> str:
-  """The verdict and the tables of a report, as text for a terminal."""
+  """Returns the verdict and the tables of a report, as text for a terminal.
+
+  Args:
+    report: The report, from `probe`.
+
+  Returns:
+    The text, of several lines.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
+    >>> report = zoo.probing.probe(step, task, num_prompts=64, only=['risks'])
+    >>> print(zoo.probing.summary(report).splitlines()[0])
+    Is it doing gradient descent? Unknown: its algorithm was not asked for.
+  """
   parts = [opening(report)]
   for table in tables(report):
     parts.append('\n'.join(filter(None, [table.text(), table.note])))
@@ -39,13 +53,16 @@ def summary(report: Report) -> str:
 
 
 def opening(report: Report) -> str:
-  """The nearest algorithm, if it is known, and whether it is gradient descent."""
+  """Returns the nearest algorithm, if known, and whether it is gradient descent."""
   asked = f'Is it doing gradient descent? {report.verdict}'
   return ' '.join(filter(None, [report.nearest, asked]))
 
 
 def tables(report: Report) -> list[Table]:
-  """The tables of a report; the first cell of each header is the table's title."""
+  """Returns the tables of a report.
+
+  The first cell of each header is the title of the table.
+  """
   against = report.against
   sections = [
     report.risks and _risk_table(report.risks, 'risk', against),
@@ -92,7 +109,7 @@ def _risk_table(risks: PairedRisks, title: str, against: str) -> Table:
 def _algorithm_table(algorithm: ImplicitAlgorithm) -> Table:
   excess = dataclasses.asdict(algorithm.excess)
   total = sum(excess.values())
-  matters = total > 1e-9  # shares of rounding errors are meaningless
+  matters = total > 1e-9  # shares of rounding errors have no meaning
   best = np.trace(algorithm.best_step_matrix) / len(algorithm.best_step_matrix)
   rows = [
     ('risk of the nearest step', _exact(algorithm.nearest_gd.risk), ''),
@@ -125,7 +142,7 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
     ('one step with a matrix (GD-β)', 'tr Γ / d', sampled.nearest_gd_beta),
     ('ridge regression', 'λ', sampled.nearest_ridge),
   ):
-    # A number becomes a matrix of one row.
+    # A number becomes a matrix with one entry.
     matrix = np.atleast_2d(nearest.parameter)
     number = np.trace(matrix) / len(matrix)
     share = nearest.unexplained
@@ -165,7 +182,7 @@ def _guess_table(guess: LearnedGuess) -> Table:
 
 
 def _vector(array: np.ndarray) -> str:
-  """The first entries of an array."""
+  """Returns the first entries of an array."""
   entries = [f'{entry:.3g}' for entry in array.ravel()[:_MOST_ENTRIES]]
   return ', '.join([*entries, *(['…'] if array.size > _MOST_ENTRIES else [])])
 

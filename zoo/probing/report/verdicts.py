@@ -12,8 +12,8 @@ from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
 from zoo.tasks import LinearRegression
 
-# A predictor counts as gradient descent if the nearest step leaves at most this share
-# of the context's effect unexplained.
+# A predictor counts as gradient descent if the share of the effect of the context that
+# the nearest step does not explain is at most this.
 UNEXPLAINED = 0.01
 
 
@@ -22,14 +22,15 @@ def name_nearest(
   sampled: SampledAlgorithm | None,
   baselines: Mapping[str, Estimate | None],
 ) -> str:
-  """A sentence that names the algorithm nearest to a predictor, and what it leaves.
+  """Returns a sentence that names the nearest algorithm, and what it does not explain.
 
-  It is one of those that were fitted, exactly or to samples, unless a baseline of the
-  task is nearer beyond the 95 % interval of their difference. A step with a matrix
-  counts only where it is nearer in that sense than the step of gradient descent, which
-  it contains, and that step is not within the limit of the verdict. Others are named
-  that are not told apart from the nearest, by Holm over all. Empty for a predictor that
-  ignores its context, and where nothing was measured.
+  The nearest algorithm is one of those that were fitted, by closed forms or to samples,
+  with two exceptions. A baseline of the task is named if it is nearer beyond the 95 %
+  interval of the difference. A step with a matrix, which contains the step of gradient
+  descent, is named only if it is nearer in this sense, and the step of gradient descent
+  leaves more than the limit of the verdict. The sentence also lists the algorithms that
+  cannot be distinguished from the nearest one, with Holm's correction over all. It is
+  empty for a predictor that ignores its context, and if nothing was measured.
   """
   fitted = _fitted_shares(algorithm, sampled)
   known = {name: share for name, share in baselines.items() if share is not None}
@@ -59,7 +60,7 @@ def name_nearest(
 def _fitted_shares(
   algorithm: ImplicitAlgorithm | None, sampled: SampledAlgorithm | None
 ) -> dict[str, Estimate]:
-  """What the fitted algorithms leave unexplained, by their names in a sentence."""
+  """Returns what the fitted algorithms do not explain, by their names."""
   if algorithm is not None:
     exact = algorithm.nearest_gd.unexplained, algorithm.nearest_gd_beta.unexplained
     step, matrix = (None if share is None else Estimate(share, 0.0) for share in exact)
@@ -78,12 +79,15 @@ def _fitted_shares(
 
 
 def _is_below(share: Estimate, other: Estimate) -> bool:
-  """Whether a share is below another beyond the 95 % interval of their difference."""
+  """Returns whether a share is below another by more than the 95 % interval."""
   return bool(_above(share, {'': other}))
 
 
 def _above(share: Estimate, others: Mapping[str, Estimate]) -> set[str]:
-  """The names of shares that are above one of them, by Holm over all others."""
+  """Returns the names of the shares that are above a given one.
+
+  Holm's correction is over all other shares.
+  """
   names = [name for name, other in others.items() if other is not share]
   gaps = [
     Estimate(
@@ -96,9 +100,9 @@ def _above(share: Estimate, others: Mapping[str, Estimate]) -> set[str]:
 
 
 def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
-  """Whether an algorithm is one step of gradient descent, and a sentence that says why.
+  """Returns whether an algorithm is one step of gradient descent, and why.
 
-  The start of the nearest step is compared with the prior mean of `task`.
+  The start of the nearest step is compared with the prior mean of the task.
   """
   nearest = algorithm.nearest_gd
   if nearest.unexplained is None:
@@ -114,7 +118,7 @@ def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, s
 
 
 def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
-  """The verdict on a predictor without a learning rule, from sampled predictions."""
+  """Returns the verdict on a predictor without a learning rule, from samples."""
   nearest = algorithm.nearest_gd
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
@@ -135,7 +139,7 @@ def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
 
 
 def judge_by_baselines(comparison: Comparison) -> str:
-  """A sentence that compares a model's loss with the baselines of its task."""
+  """Returns a sentence that compares a model's loss with the baselines of its task."""
   gaps = {
     name: Estimate(gap, stderr)
     for name, row in comparison.items()
@@ -158,12 +162,15 @@ def judge_by_baselines(comparison: Comparison) -> str:
 
 
 def percent(share: float) -> str:
-  """A share as a percentage, to three digits or to the last one before the point."""
+  """Returns a share as a percentage.
+
+  It has three digits, or all digits before the point if there are more.
+  """
   return f'{100 * share:.3g} %' if share < 10 else f'{100 * share:.0f} %'
 
 
 def shown_share(share: Estimate) -> str:
-  """A share with half of its 95 % interval, unless it is exact."""
+  """Returns a share with half of its 95 % interval, unless it is exact."""
   if not share.stderr:
     return percent(share.mean)
   error = 100 * share.half
