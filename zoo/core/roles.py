@@ -16,35 +16,43 @@ ROLES = {
   'vector': 'biases, scales of norms, decays, skips, short convolutions, guesses, and '
   'other vectors and numbers',
 }
-# An array with one of these words in its name is not a matrix, whatever its axes.
+# An array with one of these words in its name is a vector, however many axes it has.
 _NO_MATRICES = {'bias', 'scale', 'log'}
 
 
 def parameter_roles(model: Any) -> dict[str, str]:
-  """Returns the role of each parameter of a model, which weight decay and Muon act on.
+  """Returns the role, one of ROLES, of each parameter of an NNX module.
 
-  Any module may give roles in a class attribute, by patterns of paths within it, such
-  as `roles = {'read_*': 'embedding', 'decay': 'vector'}`. A pattern also holds for all
-  paths below what it matches. If several patterns match, the last counts; if several
-  modules give a role, the outermost counts. Without a given role, an array is
+  Weight decay and Muon act on parameters by their roles. The role of an array is found
+  in this order:
 
-  - `hidden` if two of its axes are longer than 1, and no word of its name is `bias`,
-    `scale` or `log`;
-  - `embedding` if its name is `embedding`;
-  - `vector` otherwise.
+  1. An array with fewer than two axes is a `vector`, whatever a module says.
+  2. A module may say roles in a class attribute, by patterns of paths within it, such
+     as `roles = {'read_*': 'embedding', 'decay': 'vector'}`. A pattern covers all that
+     is below what it matches. If several patterns match, the last one counts; if
+     several modules say a role, the outermost one counts.
+  3. An array whose name is `embedding`, such as the table of `nnx.Embed`, is an
+     `embedding`.
+  4. An array is `hidden` if two of its axes are longer than 1, and no word of its name
+     is `bias`, `scale` or `log`.
+  5. All other arrays are `vector`.
 
-  An array with fewer than two axes is always a vector. A parameter that several
-  attributes share, as tied weights do, is listed once; its role is given by the first
-  of its paths for which a role is given.
+  A parameter that several attributes share, as tied weights do, is listed once. It has
+  the role that is said at the first of its paths at which one is said.
 
   Args:
     model: An NNX module.
 
   Returns:
-    The roles, each one of ROLES, by paths such as `read_in/kernel`.
+    The roles by path, such as `read_in/kernel`.
 
   Raises:
-    UserError: If a module gives a role that does not exist.
+    UserError: If a module says a role that is not one of ROLES.
+
+  Example:
+    >>> table = nnx.Embed(5, 4, rngs=nnx.Rngs(0))
+    >>> zoo.core.roles.parameter_roles(table)
+    {'embedding': 'embedding'}
   """
   modules, all_paths = dict(nnx.iter_modules(model)), _all_paths(model)
   roles = {}
@@ -54,7 +62,7 @@ def parameter_roles(model: Any) -> dict[str, str]:
     role = next(filter(None, said), None)
     if len(shape) < 2:
       role = 'vector'
-    elif role is None and names[-1] == 'embedding':  # the name in nnx.Embed
+    elif role is None and names[-1] == 'embedding':  # nnx.Embed has this name
       role = 'embedding'
     elif role is None:
       is_matrix = sum(size > 1 for size in shape) > 1
@@ -79,9 +87,9 @@ def shared_paths(model: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _all_paths(model: Any) -> dict[tuple, tuple[tuple, ...]]:
-  """Returns the paths of each shared parameter, by the one that `nnx.state` lists."""
-  # Only a shared module itself is listed, without its parts. So its other paths replace
-  # the first one at the beginning of the paths of its parts; the deepest comes first.
+  """The paths of each shared parameter, by the one that `nnx.state` lists."""
+  # Of a shared module only the module itself is listed, not what is in it, so that its
+  # other paths are put in place of the first one; what is deepest comes first.
   groups = sorted(nnx.find_duplicates(model), key=lambda paths: -len(paths[0]))
   found = {}
   for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)):
@@ -103,7 +111,7 @@ def _text(path: tuple) -> str:
 
 
 def _said_at(modules: Mapping[tuple, object], path: tuple) -> str | None:
-  """Returns the role that the outermost module with one gives to a path."""
+  """The role that the outermost module that says one gives to a path."""
   for start in range(len(path)):
     if role := _said(modules.get(path[:start]), _text(path[start:])):
       return role
@@ -111,12 +119,12 @@ def _said_at(modules: Mapping[tuple, object], path: tuple) -> str | None:
 
 
 def matches(path: str, pattern: str) -> bool:
-  """Says whether a pattern names a path or one above it; `*` stands for any text."""
+  """Whether a pattern names a path or one above it; `*` stands for any text."""
   return any(fnmatch.fnmatchcase(path, glob) for glob in (pattern, f'{pattern}/*'))
 
 
 def _said(module: object, path: str) -> str | None:
-  """Returns the role that a module's class gives to a path within it, or None."""
+  """The role that a module's class says for a path within it; None if it says none."""
   roles = getattr(type(module), 'roles', None)
   if not isinstance(roles, Mapping):  # it may have another meaning in a user's class
     return None

@@ -11,17 +11,23 @@ from zoo.probing.report.algorithm_words import NAMES
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.style import Ax
 
-_COLUMNS = 4  # maps side by side
-_LEAST = 1e-4  # distances below it have one colour
+_COLUMNS = 4  # the number of maps side by side
+_LEAST = 1e-4  # all distances below it have one colour
 _NEAREST, _AS_NEAR = '●', '○'
 
 
 def plot_layer_algorithms(readout: Readout, *, ax: Ax = None) -> list[Axes]:
-  """Heat maps of the distances of all layers, one for each algorithm, by steps.
+  """Draws heat maps of the distances of all layers by steps, one for each algorithm.
 
-  A disc marks the nearest number of steps of each layer, and circles the rest of its
-  95 % interval. The last map has the algorithms without steps. They are drawn in `ax`,
-  axes for each map, by default in those of a new figure, which the function returns.
+  A disc marks the nearest number of steps of each layer, and circles mark the rest of
+  its 95 % interval. The last map has the algorithms without steps.
+
+  Args:
+    readout: The distances, one of the two of `LayerAlgorithms`.
+    ax: Axes, one for each map. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   scale = LogNorm(_LEAST, 1, clip=True)
   stepless = {
@@ -68,7 +74,7 @@ def _map(
 
 
 def _marks(match: Match) -> list[list[str]]:
-  """The nearest number of steps of each layer, and those within its interval."""
+  """Returns marks of the nearest number of steps, and of those in its interval."""
   steps = range(match.distance.shape[1])
   return [
     [_NEAREST if k == nearest else _AS_NEAR if low <= k <= high else '' for k in steps]

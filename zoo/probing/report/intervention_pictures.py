@@ -55,12 +55,12 @@ _SCORES = 'previous', 'duplicate', 'induction', 'label_correlation'
 _SHARES = 'recovered', 'zero', 'mean', 'resample'
 _HEADER = 'previous token', 'same token', 'induction', 'label correlation'
 _DOES = 'recovers', 'zero costs', 'mean costs', 'resampling costs'
-_MOST_ROWS = 40  # of a picture
-_MOST_LISTED = 20  # rows of a table
+_MOST_ROWS = 40  # the most rows of a picture
+_MOST_LISTED = 20  # the most rows of a table
 
 
 def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
-  """The heat map of one part."""
+  """Draws the heat map of one part."""
   if part == 'what_matters':
     return drawing_of(plot_effects(result, model, context_length))
   if part == 'layers':
@@ -69,7 +69,7 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
 
 
 def table(part: str, result: Any) -> Table:
-  """The numbers of one part, ± half of a 95 % interval where they have any."""
+  """Returns the numbers of one part, ± half of a 95 % interval where it is known."""
   if part == 'what_matters':
     known = [row for row in result.rows if row.recovered is not None]
     largest = sorted(known, key=lambda row: -row.recovered.mean)[:_MOST_LISTED]
@@ -106,7 +106,7 @@ def table(part: str, result: Any) -> Table:
 
 
 def _layer_table(result: Readout) -> Table:
-  """The nearest number of steps of each algorithm by layer, and how far it is."""
+  """Returns each algorithm's nearest number of steps by layer, and its distance."""
   rows = []
   for name, match in result.matches.items():
     for layer, (k, low, high) in enumerate(
@@ -121,15 +121,22 @@ def _layer_table(result: Readout) -> Table:
 def plot_effects(
   result: Effects, model: Any, context_length: int, *, ax: Axes | None = None
 ) -> Axes:
-  """Recovered shares by site and token.
+  """Draws recovered shares by site and token.
 
-  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  Args:
+    result: The effects.
+    model: The model, whose layout names the tokens.
+    context_length: The number of examples.
+    ax: The axes. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   sites = [*dict.fromkeys(row.site for row in result.rows)][:_MOST_ROWS]
   count = 1 + max(row.token or 0 for row in result.rows)
   values = np.full((len(sites), count), np.nan)
   for row in result.rows:
-    if row.site in sites:  # without tokens, all of the row
+    if row.site in sites:  # a site without tokens fills its row
       at = slice(None) if row.token is None else row.token
       values[sites.index(row.site), at] = _mean_of(row.recovered)
   if isinstance(model, TokenModel):
@@ -150,9 +157,14 @@ def plot_effects(
 
 
 def plot_scores(result: HeadMeasurements, *, ax: Axes | None = None) -> Axes:
-  """Scores and shares by head.
+  """Draws scores and shares by head.
 
-  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  Args:
+    result: The measurements of heads.
+    ax: The axes. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   of_heads = dict([*_by_head(result).items()][:_MOST_ROWS])
   values = [[*scores, *map(_mean_of, shares)] for scores, shares in of_heads.values()]
@@ -161,9 +173,14 @@ def plot_scores(result: HeadMeasurements, *, ax: Axes | None = None) -> Axes:
 
 
 def plot_latents(result: Sequence[LatentScore], *, ax: Axes | None = None) -> Axes:
-  """R² by site and target.
+  """Draws R² by site and target.
 
-  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  Args:
+    result: The scores.
+    ax: The axes. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   sites = [*dict.fromkeys(score.site for score in result)][:_MOST_ROWS]
   targets = [*dict.fromkeys(score.target for score in result)]
@@ -177,7 +194,7 @@ def plot_latents(result: Sequence[LatentScore], *, ax: Axes | None = None) -> Ax
 def _by_head(
   result: HeadMeasurements,
 ) -> dict[str, tuple[list[float], list[Estimate | None]]]:
-  """Scores and shares of each head; NaN where it has none."""
+  """Returns the scores and shares of each head; NaN where there is none."""
   scores = {
     f'{score.layer}, head {score.head}': [
       np.nan if (value := getattr(score, name)) is None else value for name in _SCORES
@@ -197,7 +214,7 @@ def _by_head(
 
 
 def _scale(values: np.ndarray, limit: float | None = None) -> Normalize:
-  """Colours from 0, or from minus the limit if values are negative, to the limit.
+  """Returns colours from 0, or for negative values from minus the limit, to the limit.
 
   The limit is the largest absolute value, at least 1, unless it is given.
   """
@@ -214,7 +231,7 @@ def _written(
   label: str,
   limit: float | None = None,
 ) -> HeatMap:
-  """A heat map with each number written in its entry.
+  """Returns a heat map with each number written in its entry.
 
   The colours end at `limit`, by default at the largest value, at least 1.
   """
@@ -238,9 +255,11 @@ def _drawn(heat_map: HeatMap, ax: Axes | None) -> Axes:
 
 
 def _number(value: float) -> str:
-  return '-' if np.isnan(value) else f'{round(value, 2) + 0.0:.2f}'  # no −0.00
+  return (
+    '-' if np.isnan(value) else f'{round(value, 2) + 0.0:.2f}'
+  )  # −0.00 becomes 0.00
 
 
 def _mean_of(estimate: Estimate | None) -> float:
-  """The mean; NaN, which a heat map leaves blank, if there is none."""
+  """Returns the mean; without one NaN, which a heat map leaves blank."""
   return math.nan if estimate is None else estimate.mean

@@ -32,22 +32,24 @@ from zoo.storage.rows import FILE, keep_row, read_rows, version_digest
 
 
 class Interventions:
-  """The parts that are measured, each of which is kept as a row of a folder."""
+  """The parts that are measured. Each is kept as a row of a file in a folder."""
 
   def __init__(self, folder: pathlib.Path, model: Predictor):
     """Reads the parts from `rows.jsonl` of a folder.
 
-    Parts of other weights and of another version are stale: they are measured again.
+    Parts that belong to other weights, or to another version of this library, are
+    stale, and are measured again.
 
     Args:
       folder: The folder of the report, which need not exist.
       model: The model that is measured.
 
     Raises:
-      UserError: For a file of rows that is damaged.
+      UserError: If the file of rows is damaged.
     """
     self.folder, self.digest = folder, version_digest(_digest(model))
-    self.results: dict[str, Any] = {}  # by part; None: the model has none
+    # A result is None if the model has no such part.
+    self.results: dict[str, Any] = {}
     self.pictures: dict[str, Figure] = {}
     kept = read_rows(folder)
     for part in PARTS:
@@ -61,10 +63,18 @@ class Interventions:
     seconds: float | None,
     untrained: Sequence[Predictor] = (),
   ) -> None:
-    """Measures the parts that are missing; begins none after this many seconds.
+    """Measures the parts that are missing.
 
-    The untrained models are of the same architecture, as a control. A part that fails
-    is left out, after a warning. Raises UserError for a file that cannot be written.
+    A part that fails is left out, after a warning.
+
+    Args:
+      model: The model.
+      task: The task.
+      seconds: No part begins after so many seconds. None sets no limit.
+      untrained: Untrained models of the same architecture, as a control.
+
+    Raises:
+      UserError: If the file of rows cannot be written.
     """
     start = time.monotonic()
     missing = [part for part in PARTS if part not in self.results]
@@ -97,14 +107,17 @@ class Interventions:
     }
 
   def save_tables(self) -> None:
-    """Writes the numbers of each part as CSV into the folder; raises UserError."""
+    """Writes the numbers of each part as CSV into the folder.
+
+    Raises UserError if a file cannot be written.
+    """
     for part, result in self.results.items():
       if result is not None:
         for name, rows in tables(part, result).items():
           rows.to_csv(self.folder / f'{name}.csv')
 
   def sentences(self) -> list[str]:
-    """What survives its interval, by part."""
+    """Returns a sentence for each part, with what survives its interval."""
     return [
       f'{TITLES[part]}. {sentence(result)}'
       for part, result in self.results.items()
@@ -112,9 +125,9 @@ class Interventions:
     ]
 
   def section(self, formats: Sequence[str] = ('png',)) -> list[reports.Section]:
-    """The section of the report; none without parts.
+    """Returns the section of the report; an empty list without parts.
 
-    It expects each picture beside the report in these formats.
+    Each picture is expected beside the report, in these formats.
     """
     if not self.pictures:
       return []
@@ -145,7 +158,7 @@ class Interventions:
 
 
 def _digest(model: Predictor) -> str:
-  """Tells a model's weights, sites and scores of heads from those of others."""
+  """Returns a hash of a model's weights, its sites and the names of scores of heads."""
   if not isinstance(model, nnx.Module):
     return ''
   names = [*(place.site for place in places(model)), *HeadScore._fields]

@@ -1,6 +1,7 @@
 """Interventions: what matters in a model, what heads and layers do, where weights are.
 
-Parts of a report, each measured by itself, so that a report goes on where it stopped.
+These are parts of a report. Each is measured by itself, so that a report can go on
+where it stopped.
 """
 
 from __future__ import annotations
@@ -40,19 +41,24 @@ from zoo.tasks.base import is_squared
 PARTS = 'what_matters', 'heads', 'layers', 'latents'
 NUM_PROMPTS = 512
 _NUM_PROBED = 2048
-_SHOWN = 'stream', 'added'  # the kinds of taps whose values are patched and probed
+_SHOWN = 'stream', 'added'  # values at taps of these kinds are patched and probed
 
 
 class HeadMeasurements(NamedTuple):
-  """What each head attends to, and what it does."""
+  """What each head attends to, and what it does.
+
+  Attributes:
+    scores: The scores of the heads.
+    effects: The effects at the sites of the kind `heads`, head by head.
+  """
 
   scores: list[HeadScore]
-  effects: Effects  # of the sites `heads`, head by head
+  effects: Effects
 
 
 _Value = TypeVar('_Value')
 
-# By part: what matters, heads, layers, latents.
+# The results of the parts: what matters, heads, layers and latents.
 Result: TypeAlias = Effects | HeadMeasurements | Readout | list[LatentScore]
 
 
@@ -64,12 +70,25 @@ def measure(
   seed: int = 0,
   untrained: Sequence[Predictor] = (),
 ) -> Result | None:
-  """One of PARTS; None if the model or its task has no such thing.
+  """Measures one part of the report.
 
-  The corrupt prompts have the same inputs and another function or, of a task that has
-  no other one for these inputs, the same query and another context. The `untrained`
-  models are the control of `probe_latents`. Raises UserError for a model that is no NNX
-  module.
+  The corrupt prompts have the same inputs and another function. If a task has no other
+  function for the same inputs, they have the same query and another context.
+
+  Args:
+    model: The model.
+    task: The task.
+    part: One of `PARTS`.
+    num_prompts: The number of prompts for effects and heads.
+    seed: The seed of the prompts.
+    untrained: Untrained models of the same architecture, the control of
+      `probe_latents`.
+
+  Returns:
+    The result. None if the model or its task has no such part.
+
+  Raises:
+    UserError: If the model is not an NNX module.
   """
   logging.info('probe: interventions, %s', part)
   checked_module(model)
@@ -85,7 +104,7 @@ def measure(
 
 
 def _corrupt(task: Task, clean: Prompt, key: Key[Array, '']) -> Prompt | None:
-  """Other prompts with the same inputs or, if there are none, with the same query."""
+  """Returns other prompts with the same inputs or, failing that, the same query."""
   for keep in KEPT[::-1]:
     try:
       return task.redraw(key, clean, keep)
@@ -118,7 +137,7 @@ def _heads(
   table = effects(model, task, clean, corrupt, sites, heads=True)
   try:
     scores = head_scores(model, clean)
-  except UserError as error:  # without tokens, or attention
+  except UserError as error:  # the model has no tokens, or no attention
     logging.warning('scores of heads are left out: %s', error)
     scores = []
   return HeadMeasurements(scores, table)
@@ -131,7 +150,7 @@ def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
     return None
   try:
     return algorithms(model, task, seed=seed).own
-  except UserError as error:  # it ignores its context, or prompts cannot be redrawn
+  except UserError as error:  # the model ignores its context, or redraw fails
     logging.warning('algorithms by layer are left out: %s', error)
     return None
 
@@ -147,7 +166,7 @@ def _latents(
 
 
 def tables(part: str, result: Result) -> dict[str, Rows[Any]]:
-  """The numbers of a part as rows, by the name of their table."""
+  """Returns the numbers of a part as rows, by the name of their table."""
   if isinstance(result, Effects):
     return {part: result.rows}
   if isinstance(result, HeadMeasurements):
@@ -157,14 +176,14 @@ def tables(part: str, result: Result) -> dict[str, Rows[Any]]:
   return {part: Rows(result)}
 
 
-# What survives its interval, in words.
+# The functions below say in words what survives its interval.
 
 
 def sentence(result: Result) -> str:
-  """What the numbers of a part say, as far as they survive Holm's correction.
+  """Returns a sentence with the numbers of a part that survive Holm's correction.
 
-  It is over all that was compared in the part, at 5 %. What follows ± is half of a 95 %
-  interval of that number alone.
+  The correction is over all that was compared in the part, at 5 %. What follows ± is
+  half of a 95 % interval of that number alone.
   """
   if isinstance(result, Effects):
     what = 'Of the outputs of mixers and networks at one token, patching'
@@ -180,7 +199,7 @@ def sentence(result: Result) -> str:
 
 
 def _gap_sentence(table: Effects) -> str:
-  """A sentence if corrupt prompts do not have the larger loss; else none."""
+  """Returns a sentence if corrupt prompts do not have the larger loss."""
   if all(above_zero([table.gap])):
     return ''
   return (
@@ -191,7 +210,10 @@ def _gap_sentence(table: Effects) -> str:
 
 
 def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
-  """The rows whose share may be the largest, of those that are not the tokens."""
+  """Returns a sentence with the rows whose share may be the largest.
+
+  Rows of the residual stream are left out.
+  """
   shares: list[tuple[Effect, Estimate]] = [
     (row, share)
     for row in rows
@@ -217,22 +239,26 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
 
 
 def _surviving(values: Sequence[_Value], estimates: Sequence[Estimate]) -> list[_Value]:
-  """The values whose estimates are above 0, by Holm over all of them."""
+  """Returns the values whose estimates are above 0, by Holm over all of them."""
   is_above = above_zero(estimates)
   return [value for value, above in zip(values, is_above, strict=True) if above]
 
 
 def _difference(first: Estimate, second: Estimate) -> Estimate:
-  """A difference, as if both were of other prompts, so that its error is not less."""
+  """Returns a difference with the error of independent estimates.
+
+  Both are on the same prompts. If they are positively correlated, this error is too
+  large.
+  """
   error = math.hypot(first.stderr, second.stderr)
   return Estimate(first.mean - second.mean, error)
 
 
 def _latent_sentence(scores: Sequence[LatentScore]) -> str:
-  """For each target, the site with the largest R² above that of the controls."""
+  """Returns a sentence with the site of the largest R² over the controls, by target."""
   controls = {score.target: score.r2 for score in scores if score.site == PROMPT}
   tested = [score for score in scores if score.site != PROMPT]
-  # Each is to be above 0 and all controls; the least sure of these counts.
+  # Each R² has to be above 0 and above all controls. The least sure of these counts.
   gaps = [
     min(
       score.r2,
@@ -274,11 +300,11 @@ def _said(estimate: Estimate) -> str:
   return f'{estimate.mean:.2f} ± {estimate.half:.2f}'
 
 
-# The rows of parts, from which a report goes on.
+# A report goes on from the rows of its parts, which are JSON.
 
 
 def to_json(result: Any) -> Any:
-  """A result in JSON types; NaN is None."""
+  """Returns a result in JSON types; NaN becomes None."""
   if isinstance(result, Readout):
     matches = {name: vars(match) for name, match in result.matches.items()}
     return {'matches': to_json(matches), 'nearest': result.nearest}
@@ -294,7 +320,7 @@ def to_json(result: Any) -> Any:
 
 
 def from_json(part: str, content: Any) -> Result | None:
-  """What `to_json` made of a part."""
+  """Returns the result of a part from what `to_json` returned."""
   if content is None:
     return None
   if part == 'what_matters':

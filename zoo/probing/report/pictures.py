@@ -50,10 +50,10 @@ from zoo.reports.style import (
 _MODEL = 'the model'
 _AXES_OF_ATTENTION = 'token attended to', 'token that attends'
 _MOST_HEADS = 12
-_MOST_COLUMNS = 4  # maps side by side
-_MOST_ROWS = 8  # layers, or calls of layers
-_MOST_NAMES = 11  # tokens named on one axis
-# The title and the caption of each picture.
+_MOST_COLUMNS = 4  # the most maps side by side
+_MOST_ROWS = 8  # the most layers, or calls of layers
+_MOST_NAMES = 11  # the most tokens named on one axis
+# These are the title and the caption of each picture.
 _CAPTIONS = {
   'alignment': (
     'Alignment',
@@ -97,9 +97,19 @@ def pictures(
   task: Task,
   only: Collection[str] = (),
 ) -> dict[str, Figure]:
-  """The figures of a report by file name; one that fails is left out with a warning.
+  """Draws the figures of a report.
 
-  `only` names the sections of the report, if it has not all of them.
+  A figure that fails is left out, with a warning.
+
+  Args:
+    report: The report, from `probe`.
+    subject: The predictor that was probed.
+    other: The predictor with which it was compared.
+    task: The task.
+    only: The parts of the report that were measured, as in `probe`. Empty means all.
+
+  Returns:
+    The figures by the name of their file.
   """
   drawings: dict[str, Callable[[], Any]] = {
     'alignment': lambda: (
@@ -120,7 +130,7 @@ def pictures(
   figures = {}
   for name, draw in drawings.items():
     try:
-      drawn = draw()  # nothing if the report has no such part
+      drawn = draw()  # it is None if the report has no such part
     except Exception as error:  # a user's model may raise anything
       reason = f'{type(error).__name__}: {in_one_line(error, 200)}'
       logging.warning(
@@ -141,7 +151,18 @@ def page(
   further: Sequence[reports.Section] = (),
   formats: Sequence[str] = ('png',),
 ) -> str:
-  """The HTML of a report, which expects each picture beside it in these formats."""
+  """Returns the HTML of a report.
+
+  Args:
+    report: The report, from `probe`.
+    title: The title of the page.
+    pictures: The figures, from `pictures`.
+    further: More sections.
+    formats: The formats in which each picture stands beside the page.
+
+  Returns:
+    The page.
+  """
   figures = {}
   for name, picture in pictures.items():
     heading, caption = _CAPTIONS[name]
@@ -167,10 +188,17 @@ def page(
 def plot_alignment(
   subject: Predictor, other: Predictor, task: Task, against: str, *, ax: Ax = None
 ) -> list[Axes]:
-  """Both predictors on 512 prompts: predictions, gradients and their cosine.
+  """Draws two predictors on 512 prompts: predictions, gradients and their cosine.
 
-  It is drawn in the three axes of `ax`, by default in those of a new figure, and
-  returns them.
+  Args:
+    subject: The predictor that was probed.
+    other: The predictor with which it is compared.
+    task: The task.
+    against: The name of the other predictor.
+    ax: Three axes. None makes a new figure.
+
+  Returns:
+    The three axes.
   """
   prompt = next(sample_batches(task, 0, 512, 512))
   (f, gradient), (other_f, other_gradient) = jax.tree.map(
@@ -181,7 +209,7 @@ def plot_alignment(
   axes = [*Figure(2.9).subplots(1, 3)] if given is None else given
   left, middle, right = axes
   _scatter(left, other_f, f)
-  # The name of a folder is plain text: a $ in it does not begin a formula.
+  # A name may be that of a folder, where a $ does not begin a formula.
   left.set_xlabel(f'prediction of {against}', parse_math=False)
   left.set_ylabel('prediction of the model')
   _scatter(middle, other_gradient.ravel(), gradient.ravel())
@@ -190,7 +218,7 @@ def plot_alignment(
   scale = np.linalg.norm(gradient, axis=1) * np.linalg.norm(other_gradient, axis=1)
   products = np.sum(gradient * other_gradient, axis=1)
   cosine = np.divide(products, scale, out=np.zeros_like(scale), where=scale > 0)
-  # If both agree up to rounding, all cosines are equal.
+  # If both predictors agree up to rounding, all cosines are equal.
   lowest = min(cosine.min(), cosine.max() - 1e-6)
   right.hist(cosine, bins=40, range=(lowest, cosine.max()), color=BLUE)
   right.ticklabel_format(useOffset=False)
@@ -218,10 +246,17 @@ def _scatter(
 def plot_task_shifts(
   shifts: Sequence[TaskShift], against: str, *, ax: Axes | None = None
 ) -> Axes:
-  """The losses of both predictors on each shifted task, one task per row.
+  """Draws the losses of two predictors on shifted tasks, one task in each row.
 
-  Exact risks have no bars. Below the axis stands what has no loss. It is drawn in the
-  axes `ax`, by default in those of a new figure, and returns them.
+  Exact risks have no bars. Below the axis stand the tasks without a loss.
+
+  Args:
+    shifts: The losses.
+    against: The name of the other predictor.
+    ax: The axes. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   # The colour of a baseline is the same in all pictures.
   colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
@@ -246,17 +281,24 @@ def plot_task_shifts(
 
 
 def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
-  """A loss and half of its 95 % interval; NaN: unknown, or of a loss by a formula."""
+  """Returns a loss and half of its 95 % interval.
+
+  The loss is NaN if it is unknown; the interval is NaN if the loss is by a formula.
+  """
   if exact is not None:
     return exact, math.nan
   return (math.nan, math.nan) if sampled is None else (sampled.mean, sampled.half)
 
 
 def plot_step_matrix(algorithm: ImplicitAlgorithm, *, ax: Ax = None) -> list[Axes]:
-  """Heat maps of the model's and the optimum's step matrix, and their difference.
+  """Draws heat maps of the model's and the optimum's step matrix, and their difference.
 
-  They are drawn in the three axes of `ax`, by default in those of a new figure, which
-  the function returns.
+  Args:
+    algorithm: The algorithm, from `implicit_algorithm`.
+    ax: Three axes. None makes a new figure.
+
+  Returns:
+    The three axes.
   """
   gap = algorithm.step_matrix - algorithm.best_step_matrix
   both, of_gap = (
@@ -276,17 +318,23 @@ def plot_step_matrix(algorithm: ImplicitAlgorithm, *, ax: Ax = None) -> list[Axe
 
 
 def _signed(*matrices: Float[np.ndarray, 'r c']) -> Normalize:
-  """Colours from minus to plus the largest entry."""
+  """Returns colours from minus to plus the largest entry."""
   limit = max(float(np.abs(matrix).max()) for matrix in matrices) or 1.0
   return Normalize(-limit, limit)
 
 
 def plot_heads(heads: Sequence[Head], *, ax: Ax = None) -> list[Axes]:
-  """Heat maps of b_h above A_h, for up to twelve heads with the highest pruning cost.
+  """Draws heat maps of b_h above A_h, for the heads with the highest pruning cost.
 
-  Both are divided by their largest entries. The title gives each head's strength,
-  `|b_h| |A_h|`. They are drawn in `ax`, axes for each head that is shown, by default in
-  those of a new figure, which the function returns.
+  There are at most twelve heads. b_h and A_h are divided by their largest entries. The
+  title has the strength of each head, `|b_h| |A_h|`.
+
+  Args:
+    heads: The heads, from `heads`.
+    ax: Axes, one for each head that is shown. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   numbers = sorted(range(len(heads)), key=lambda head: -heads[head].pruning_cost)
   scale, maps = Normalize(-1, 1), []
@@ -329,10 +377,18 @@ def _over_largest(entries: Float[np.ndarray, '*n']) -> Float[np.ndarray, '*n']:
 def plot_attention_on(
   subject: Predictor, task: Task, *, ax: Ax = None
 ) -> list[Axes] | None:
-  """The mean attention on 256 prompts of a task; None for subjects without any.
+  """Draws the mean attention on 256 prompts of a task.
 
-  The tokens of a TokenModel have the names of what they hold, others have numbers.
-  `ax` and what is returned are as of `plot_attention`.
+  The tokens of a `TokenModel` have the names of what they hold. Other tokens have
+  numbers.
+
+  Args:
+    subject: The predictor.
+    task: The task.
+    ax: Axes, one for each map. None makes a new figure.
+
+  Returns:
+    The axes. None for a predictor without attention.
   """
   if not isinstance(subject, nnx.Module):
     return None
@@ -355,13 +411,20 @@ def plot_attention(
   *,
   ax: Ax = None,
 ) -> list[Axes]:
-  """Heat maps of the attention of layers and heads, with one row for each layer.
+  """Draws heat maps of the attention of layers and heads, with one row for each layer.
 
-  Shows up to eight evenly spaced layers, and the first four heads of each. Every row of
-  a map is divided by its largest weight, because the first tokens see few others and so
-  have larger weights. The largest weight of the last row, the query's, is in the title.
-  They are drawn in `ax`, axes for each map, by default in those of a new figure, which
-  the function returns.
+  There are at most eight layers, evenly spaced, and the first four heads of each. Every
+  row of a map is divided by its largest weight, because the first tokens see few
+  others, and so have larger weights. The title has the largest weight of the last row,
+  that of the query.
+
+  Args:
+    maps: The attention of each layer, by the name of the layer.
+    tokens: The names of the tokens.
+    ax: Axes, one for each map. None makes a new figure.
+
+  Returns:
+    The axes.
   """
   at = np.linspace(0, len(maps) - 1, min(len(maps), _MOST_ROWS)).round().astype(int)
   shown = [list(maps.items())[i] for i in at]
@@ -395,9 +458,12 @@ def plot_attention(
 
 
 def named_tokens(tokens: Sequence[str], count: int) -> dict[int, str]:
-  """Names of the first `count` tokens by number; of many, only some and the last."""
+  """Returns the names of the first `count` tokens by number.
+
+  If there are many, only some of them are named, and the last one.
+  """
   apart = -(-len(tokens) // _MOST_NAMES)
-  # Features and labels alternate in interleaved tokens; an odd distance names both.
+  # Features and labels alternate in interleaved tokens. An odd distance names both.
   apart += 1 - apart % 2
   names = [re.sub(r'([xy])_(\w+)', r'$\1_{\2}$', name) for name in tokens]
   return {i: names[i] for i in (*range(0, count - apart // 2, apart), count - 1)}
