@@ -41,9 +41,9 @@ Truth: TypeAlias = float | tuple[float, float] | None
 
 # Readings without error, and float32 predictions, are right up to this, relative to 1.
 _ROUNDING = 1e-5
-# The coverage of 95 % intervals is right within this range.
+# The coverage of 95 % intervals is right if it may lie within this range.
 _COVERAGE = 0.90, 0.99
-# Architectures whose untrained models are nulls.
+# Untrained models of these architectures are nulls.
 _ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
 
 

@@ -15,7 +15,8 @@ from zoo.probing.inside.activations import calls_of, recorded
 from zoo.probing.inside.edits import edited
 from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 
-NUM_STEPS = 10  # from the corrupt to the clean prompts
+# The mean gradient has so many steps from the corrupt to the clean prompts.
+NUM_STEPS = 10
 _Loss = Callable[[Array, Prompt], Array]
 # The values that each kind of ablation puts in place of a value.
 ABLATED: dict[str, Callable[[Array], Array]] = {

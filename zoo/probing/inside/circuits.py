@@ -40,13 +40,13 @@ from zoo.probing.inside.graphs import (
 )
 from zoo.probing.inside.nodes import Node
 
-_NUM_STEPS = 10  # from the corrupt to the clean embedded tokens
-_KEPT_SHARE = 0.9  # share of the gap that a circuit recovers
-_NUM_RANDOM = 10  # number of random sets of each size
+_NUM_STEPS = 10  # the steps lead from the corrupt to the clean embedded tokens
+_KEPT_SHARE = 0.9  # a circuit recovers this share of the gap
+_NUM_RANDOM = 10  # each size has so many random sets
 _ALL_SIZES = 32  # up to this number of edges, the curve has all sizes
-_NUM_SIZES = 16  # number of sizes in the curve of a larger graph
-_AT_ONCE = 8  # number of sets of edges that one program runs
-_LISTED = 20  # number of edges in the printed table
+_NUM_SIZES = 16  # the curve of a larger graph has so many sizes
+_AT_ONCE = 8  # one program runs so many sets of edges
+_LISTED = 20  # the printed table has so many edges
 
 
 class Edge(NamedTuple):

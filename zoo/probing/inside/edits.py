@@ -429,9 +429,9 @@ def dead_sites(
     UserError: If the model is not an NNX module, or does not have one of the sites.
 
   Example:
-    >>> model = zoo.load('checkpoints/yq_lsa').model
-    >>> prompt = zoo.load('checkpoints/yq_lsa').task.sample(jax.random.key(0), 2)
-    >>> zoo.probing.dead_sites(model, prompt)
+    >>> saved = zoo.load('checkpoints/yq_lsa')
+    >>> prompt = saved.task.sample(jax.random.key(0), 2)
+    >>> zoo.probing.dead_sites(saved.model, prompt)
     []
   """
   module = checked_module(model)

@@ -36,7 +36,7 @@ from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 # The ways of replacing a value, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
 METHODS = 'patch', 'gradient', 'integrated'
-_AT_ONCE = 16  # edits that one call of the model is vectorised over
+_AT_ONCE = 16  # one call of the model is vectorised over so many replacements
 
 # A metric takes predictions `[b, *k]` and the clean prompts, and returns a number for
 # each prompt.

@@ -32,8 +32,8 @@ from zoo.probing.inside.activations import (
 # A target is a function of prompts that returns a number or an array for each of them,
 # `[b, …]`.
 Target = Callable[[Prompt], Array]
-_STEPS = 1, 2, 4  # numbers of steps of gradient descent
-_PENALTIES = np.logspace(-6, 4, 21)  # in units of the largest squared singular value
+_STEPS = 1, 2, 4  # gradient descent takes so many steps
+_PENALTIES = np.logspace(-6, 4, 21)  # the unit is the largest squared singular value
 
 
 PROMPT = 'the prompt itself'

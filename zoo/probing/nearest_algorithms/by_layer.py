@@ -29,9 +29,9 @@ from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
 
 _BATCH_SIZE = 512
-_LEAST_PROMPTS = 10  # the least number of prompts for each step that is fitted
-_STEPLESS = 'ridge', 'ols', 'bayes'  # baselines of a task that take no steps
-_ENDS = 2.5, 97.5  # percentiles: an interval of 95 %
+_LEAST_PROMPTS = 10  # each step needs so many prompts, since its size is fitted
+_STEPLESS = 'ridge', 'ols', 'bayes'  # these baselines of a task take no steps
+_ENDS = 2.5, 97.5  # these percentiles are the ends of a 95 % interval
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ from zoo.theory.search import lowest_point
 # If the slope of the predictions in w_0 is below this share of the length of the query,
 # float32 predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-_NUM_SLOW_PROMPTS = 512  # the number of prompts for a slow baseline
+_NUM_SLOW_PROMPTS = 512  # a slow baseline gets so many prompts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +84,21 @@ class SampledAlgorithm:
 
 
 class _Samples(NamedTuple):
+  """Sampled prompts with predictions, in the symbols of this module.
+
+  Attributes:
+    prediction: The predictions of the predictor.
+    target: The targets y_q.
+    query: The features x_q of the queries.
+    features: S.
+    labels: r.
+  """
+
   prediction: Float[np.ndarray, ' p']
   target: Float[np.ndarray, ' p']
-  query: Float[np.ndarray, 'p d']  # x_q
-  features: Float[np.ndarray, 'p d d']  # S
-  labels: Float[np.ndarray, 'p d']  # r
+  query: Float[np.ndarray, 'p d']
+  features: Float[np.ndarray, 'p d d']
+  labels: Float[np.ndarray, 'p d']
 
 
 # A family takes a parameter, and returns the predictions for w_0 = 0, and the

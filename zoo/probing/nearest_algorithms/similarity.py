@@ -88,7 +88,7 @@ def alignment(
   Args:
     subject: A model, a learning rule or an estimator, f.
     other: Another one, f'.
-    task: The task from which prompts are drawn. Its labels are numbers.
+    task: The task from which prompts are drawn, with one output.
     num_prompts: The number of prompts, at least 2.
     seed: The seed of the prompts.
     programs: Compiled programs of earlier calls, by which models that differ in numbers

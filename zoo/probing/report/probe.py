@@ -79,10 +79,10 @@ class Report:
     comparison: The losses of the predictor and of the task's baselines, by number of
       examples.
     algorithm: The algorithm of a predictor with a learning rule, in closed form.
-    sampled: The algorithms nearest to a predictor without a learning rule.
+    sampled: The algorithms nearest to a predictor whose algorithm has no closed form.
     baselines: What each baseline of the task does not explain, as a share of the effect
       of the context.
-    guess: The initial guess of a model without a learning rule.
+    guess: The initial guess of a model whose algorithm has no closed form.
     alignment: The differences from the other predictor.
     heads: The heads of a linear attention model.
     lens: The losses of predictions that are read after each layer.
