@@ -205,10 +205,10 @@ def attention_maps(
   """Returns the attention weights of each layer that has any.
 
   These layers are the mixers of a transformer that have `attention`, and the layers of
-  `deep_lsa`. In a recurrent mixer the map is the linear map from
-  values to outputs that the mixer computes. A module of your own has a map in either of
-  two cases: it has a tap of the kind `pattern` with the axes `b h q k`, or it calls a
-  mixer of this library, its attribute `mixer`, on what a `Tap('mixer.in')` returns.
+  `deep_lsa`. In a recurrent mixer the map is the linear map from values to outputs that
+  the mixer computes. A module of your own has a map in either of two cases: it has a
+  tap of the kind `pattern` with the axes `b h q k`, or it calls a mixer of this
+  library, its attribute `mixer`, on what a `Tap('mixer.in')` returns.
 
   Args:
     model: An NNX module.

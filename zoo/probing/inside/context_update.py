@@ -37,11 +37,14 @@ from zoo.models.transformer import Transformer
 class ContextUpdate(NamedTuple):
   """What the context adds to the weights of a layer, for each of b prompts.
 
-  The update ΔW of a first matrix is the outer product of `moved` and `alone`.
+  Let u be the last token plus what the mixer adds to it, and z = norm_2(u) what the
+  network reads. Their values for the last token alone are u' and z', and Δu = u − u',
+  Δz = z − z'. The update ΔW of a first matrix W of the network is (W Δz) z'ᵀ / |z'|²,
+  the outer product of the entry of `moved` and of `alone`.
 
   Attributes:
     alone: z' / |z'|², `[b, w]`.
-    moved: W Δz of each first matrix W by its name, `[b, f]`: `up` and, for SwiGLU, also
+    moved: W Δz for each first matrix by its name, `[b, f]`: `up` and, for SwiGLU, also
       `gate`.
     bias: Δu, which is added to the bias of the output, `[b, w]`.
   """
@@ -65,6 +68,10 @@ class ContextUpdate(NamedTuple):
 
 def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate:
   """Returns the update of a layer's weights that has the effect of its context.
+
+  With the updated weights, the layer does for the last token alone what it does for
+  that token in context. The update of a weight matrix has rank one. `ContextUpdate`
+  explains the symbols.
 
   - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
     identity, without sampling.

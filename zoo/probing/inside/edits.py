@@ -87,6 +87,15 @@ class Edit(Replacement):
 class Set(Edit):
   """An edit that sets a value, or a part of it, to a given array.
 
+  Args:
+    value: A number, or an array with the shape of the part. An array may also lack
+      the first axis, that of the prompts, and then is the same for all prompts. No
+      other axis is broadcast: an array without the axis of heads would otherwise
+      silently be set at every head. Where that is wanted, use `np.broadcast_to`.
+    where: The part, an index as in NumPy: `np.s_[:, -1]` is the last token of a value
+      `[b, n, w]`, and `np.s_[:, :, 2]` is one head of a value `[b, n, h, s]`. None
+      means the whole value.
+
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
     >>> last_token = np.s_[:, -1]
@@ -95,16 +104,6 @@ class Set(Edit):
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
-    """
-    Args:
-      value: A number, or an array with the shape of the part. An array may also lack
-        the first axis, that of the prompts, and then is the same for all prompts. No
-        other axis is broadcast: an array without the axis of heads would otherwise
-        silently be set at every head. Where that is wanted, use `np.broadcast_to`.
-      where: The part, an index as in NumPy: `np.s_[:, -1]` is the last token of a value
-        `[b, n, w]`, and `np.s_[:, :, 2]` is one head of a value `[b, n, h, s]`. None
-        means the whole value.
-    """
     super().__init__()
     self.value = EditValue(jnp.asarray(value))
     self.where = _Index(where)
@@ -187,7 +186,9 @@ class Set(Edit):
 class Add(Set):
   """An edit that adds a given array to a value, or to a part of it.
 
-  The arguments are those of `Set`.
+  Args:
+    value: What to add: a number or an array, as in `Set`.
+    where: The part, an index as in `Set`. None means the whole value.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -204,6 +205,9 @@ class Add(Set):
 class Zero(Set):
   """An edit that sets a value, or a part of it, to 0: zero ablation.
 
+  Args:
+    where: The part, an index as in `Set`. None means the whole value.
+
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
     >>> one_head = np.s_[:, :, 1]
@@ -212,10 +216,6 @@ class Zero(Set):
   """
 
   def __init__(self, where: Any = None):
-    """
-    Args:
-      where: The part, an index as in `Set`. None means the whole value.
-    """
     super().__init__(0, where)
 
 
@@ -223,6 +223,11 @@ class Mean(Set):
   """An edit that sets a value, or a part of it, to its mean over prompts.
 
   This is mean ablation.
+
+  Args:
+    value: The values of the whole site for some prompts, as `capture` returns them.
+      The mean is over the first axis.
+    where: The part, an index as in `Set`. None means the whole value.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -234,12 +239,6 @@ class Mean(Set):
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
-    """
-    Args:
-      value: The values of the whole site for some prompts, as `capture` returns them.
-        The mean is over the first axis.
-      where: The part, an index as in `Set`. None means the whole value.
-    """
     super().__init__(jnp.mean(jnp.asarray(value), axis=0, keepdims=True), where)
 
   def new(self, value: Array) -> Array:
@@ -266,6 +265,12 @@ class Resample(Set):
 
   This is resample ablation.
 
+  Args:
+    value: The values of the whole site, as `capture` returns them, for as many
+      prompts as the edited model is called with. Each prompt gets the value of the
+      next prompt, and the last prompt gets that of the first.
+    where: The part, an index as in `Set`. None means the whole value.
+
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -276,13 +281,6 @@ class Resample(Set):
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
-    """
-    Args:
-      value: The values of the whole site, as `capture` returns them, for as many
-        prompts as the edited model is called with. Each prompt gets the value of the
-        next prompt, and the last prompt gets that of the first.
-      where: The part, an index as in `Set`. None means the whole value.
-    """
     super().__init__(jnp.roll(jnp.asarray(value), -1, axis=0), where)
 
   def new(self, value: Array) -> Array:

@@ -54,6 +54,12 @@ class Lens(NamedTuple):
 def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -> Lens:
   """Measures the loss of the predictions that can be read after each layer of a model.
 
+  The readout of the model, which makes its predictions from the tokens after the last
+  layer, is applied to the tokens of each layer. The losses show after which layer the
+  prediction is there. If they stay high until the last layer, a fitted linear map shows
+  whether the tokens have the information before, in a form that the readout does not
+  read.
+
   - Quantity: E ℓ(f_l, y) for the predictions f_l read after layer l, over prompts.
   - Null: the loss of the prediction without examples, for a model without context.
 

@@ -216,6 +216,11 @@ def strategies(
 ) -> Strategies:
   """Finds the mixture of named predictors nearest to a model, on the prompts of a task.
 
+  The weights say which strategy the model follows: with the Bayes predictors of the
+  training tasks and of all tasks, for example, whether it has memorised the training
+  tasks or generalises. There is one mixture for all numbers of examples, one for each
+  number, and one whose weights depend on the prompt.
+
   - Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
     of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the effect of
     the context, over prompts that the weights were not fitted to.

@@ -159,6 +159,10 @@ def probe(
 ) -> Report:
   """Probes a model, an estimator or a learning rule, beside another predictor.
 
+  It calls the other functions of `zoo.probing`, as far as they apply to the subject and
+  the task, and adds a verdict: which algorithm is nearest, and whether it is one step
+  of gradient descent. `summary` prints the report.
+
   Args:
     subject: The predictor to probe.
     task: The task.
