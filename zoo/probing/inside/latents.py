@@ -110,9 +110,9 @@ def probe_latents(
     A score for each target from the prompt itself, and from each site.
 
   Raises:
-    UserError: If a site is unknown, also to an untrained model; if the task has no
-      targets and none are given; if there is a single untrained model; if there are
-      fewer than 8 prompts.
+    UserError: If a site is unknown, also to an untrained model; if no targets are
+      given, and the task has none or `latent_targets` refuses it; if there is a single
+      untrained model; if there are fewer than 8 prompts.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -174,6 +174,10 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
   Returns:
     The targets by name, each a function of prompts that returns an array for each
     prompt.
+
+  Raises:
+    UserError: If the task is linear regression whose feature covariance is not a
+      multiple of the identity: then the best rates of two and more steps are not known.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

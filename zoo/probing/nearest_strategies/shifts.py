@@ -63,8 +63,8 @@ def task_shift(
     other: Another one.
     name: The name of the shift, for the result.
     shifted: The shifted task, such as one of `task.shifts()`.
-    num_prompts: The largest number of prompts. Large tasks get fewer, and a task that
-      allows fewer than 16 is not measured.
+    num_prompts: The largest number of prompts. Large tasks get fewer. With fewer than
+      16 prompts nothing is measured.
     seed: The seed of the prompts.
     programs: Compiled programs of earlier calls, by which tasks that differ in numbers
       alone are compiled once. None compiles anew.
