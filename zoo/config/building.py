@@ -1,4 +1,4 @@
-"""Tasks and models that configs name, built or as shapes alone."""
+"""The task and the model that a config names, built or as shapes alone."""
 
 import contextlib
 import copy
@@ -16,30 +16,38 @@ from zoo.core.protocols import Model, Task
 from zoo.core.registry import create_task
 from zoo.models.heads import HEADS, quantile_edges
 
-Config: TypeAlias = Any  # a ConfigDict with all fields of a run, or part of it
+Config: TypeAlias = Any  # It is a ConfigDict with all fields of a run, or a part of it.
 
 
 def build_task(config: Config) -> Task:
-  """The task that a config names; raises UserError."""
+  """Returns the task that a config names.
+
+  Raises:
+    UserError: If the task is not registered, or if an argument is missing, unknown or
+      wrong.
+  """
   fields = config.task.to_dict()
   name = fields.pop('name')
   try:
     return create_task(name, **fields)
   except UserError as error:
     hint, cls = '', registry.TASKS.get(name)
-    # Such as fields of another task; those of a mixture are not its constructor's.
+    # The fields may be those of another task. A mixture is left out, since its fields
+    # are not the arguments of its constructor.
     if cls and name != 'mixture' and fields.keys() - registry.parameters(cls).keys():
       hint = f'; --config=FILE:task={name} has these fields'
     raise UserError(f'config.task: {error}{hint}') from error
 
 
 def with_full_path(config: Config) -> Config:
-  """The config with the full path and the content of the data that its task reads.
+  """Returns the config with the full path and the content of the data of its task.
 
-  The content is a checksum for the task `arrays`, and a version for the images of
-  `labelled_clusters`. So a run that goes on elsewhere reads the same data. Another
-  config is returned as it is. Raises UserError for data that cannot be read, or that
-  have changed.
+  A run that goes on elsewhere so reads the same data. The content is a checksum for the
+  task `arrays`, and a version for the images of `labelled_clusters`. The config of a
+  task that reads no data is returned as it is.
+
+  Raises:
+    UserError: If the data cannot be read or have changed.
   """
   if config.task.name == 'arrays':
     fields = 'path', 'sha256'
@@ -55,11 +63,18 @@ def with_full_path(config: Config) -> Config:
 
 
 def build_model(config: Config, rngs: nnx.Rngs) -> Model:
-  """The model that a config names, for its task.
+  """Returns the model that a config names, for its task.
 
-  The task gives the number of features, and the context length and the number of
-  outputs if the model's constructor names them. It also gives the edges of bars.
-  Raises UserError.
+  The task gives the number of features. It also gives the context length, the number of
+  outputs and the edges of bars, if the constructor of the model names them.
+
+  Args:
+    config: The config of the run.
+    rngs: The random streams from which the weights are drawn.
+
+  Raises:
+    UserError: If the model is not registered or is not an `nnx.Module`, if an argument
+      is missing, unknown or wrong, or if the model does not fit the task.
   """
   task, hyperparameters = build_task(config), config.model.to_dict()
   name = hyperparameters.pop('name')
@@ -104,10 +119,10 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
 
 
 def _mark_traced_arrays(model: nnx.Module) -> None:
-  """Lets NNX see the arrays that are plain attributes of a module made under a trace.
+  """Makes NNX see arrays that are plain attributes of a module made under a trace.
 
-  NNX counts an array as data when it is set as an attribute, but not one that is being
-  traced (google/flax, issue 4480), which would be lost in `nnx.split`.
+  NNX counts an array as data when it is set as an attribute. It does not count an array
+  that is being traced (google/flax, issue 4480), which `nnx.split` would then lose.
   """
   for _, module in nnx.iter_modules(model):
     for name, value in vars(module).items():
@@ -116,29 +131,38 @@ def _mark_traced_arrays(model: nnx.Module) -> None:
 
 
 def abstract_model(config: Config) -> Model:
-  """The model that a config names, with abstract arrays; raises as `build_model`.
+  """Returns the model that a config names, with abstract arrays.
 
-  `nnx.split` of it would lose abstract arrays that are plain attributes; take
+  `nnx.split` of this model would lose abstract arrays that are plain attributes; use
   `abstract_parts` instead.
+
+  Raises:
+    UserError: As from `build_model`: if the model, its arguments or its task do not
+      fit.
   """
   return nnx.merge(*abstract_parts(config))
 
 
 def abstract_parts(config: Config) -> tuple[Any, Any]:
-  """The graph and the abstract state of a config's model; raises as `build_model`."""
-  # The current mesh may lack the axes of the model, so none is used here.
+  """Returns the graph and the abstract state of a config's model.
+
+  Raises:
+    UserError: As from `build_model`: if the model, its arguments or its task do not
+      fit.
+  """
+  # The current mesh may lack the axes of the model, so no mesh is used here.
   no_mesh = jax.sharding.AbstractMesh((), ())
   with jax.sharding.use_abstract_mesh(no_mesh), nnx.use_eager_sharding(False):
     return jax.eval_shape(lambda: nnx.split(build_model(config, nnx.Rngs(0))))
 
 
 def num_heads(config: Config) -> int:
-  """The model's number of heads; 1 if the config does not say."""
+  """Returns the model's number of heads; 1 if the config does not name it."""
   return config.model.get('num_heads', 1)
 
 
 def num_weights(model: Model) -> int:
-  """The number of weights of a model, which may be abstract."""
+  """Returns the number of weights of a model, which may be abstract."""
   leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
   return sum(math.prod(leaf.shape) for leaf in leaves)
 

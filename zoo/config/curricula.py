@@ -1,7 +1,7 @@
-"""Curricula: what of its prompts and loops a model is trained on at each step.
+"""Curricula: which features, examples and loops a model is trained on at each step.
 
 All stages of a curriculum are one compiled program: shapes stay as they are, features
-beyond those of a stage are 0, and losses beyond it do not count.
+beyond the stage are 0, and losses beyond it do not count.
 """
 
 from __future__ import annotations
@@ -26,33 +26,44 @@ _Function = TypeVar('_Function', bound=Callable)
 
 
 class Stage(NamedTuple):
-  """What is trained on at a step; None: everything."""
+  """The part of prompts and loops that a step is trained on.
 
-  features: Any = None  # the first of them; the others are 0
-  examples: Any = None  # the longest context; losses after more examples do not count
-  loops: Any = None  # the first of the trained loops; losses after others do not count
+  None stands for all of them. Each value is a scalar integer, which may be traced.
+
+  Attributes:
+    features: The number of features in use. They are the first ones; the others are 0.
+    examples: The length of the longest context that counts. Losses after more examples
+      are left out.
+    loops: The number of trained loops that count. They are the first ones; the losses
+      of the others are left out.
+  """
+
+  features: Any = None
+  examples: Any = None
+  loops: Any = None
 
 
 GROWING = 'growing'
-_LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # of a stage
-_MOST_STAGES = 1000  # of a user's curriculum that are checked
+_LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # A stage has at least these.
+_MOST_STAGES = 1000  # At most so many stages of a user's curriculum are checked.
 
 
 def has_curriculum(config: Config) -> bool:
-  """Whether a section `curriculum` leaves anything out at any step."""
+  """Returns whether the section `curriculum` leaves anything out at any step."""
   grows = config.features, config.examples, config.loops
   return config.name != GROWING or grows != (None, None, None)
 
 
 def stage_at(config: Config, step: Int[Array, '']) -> Stage:
-  """The stage at a step of the section `curriculum`."""
+  """Returns the stage at a step, according to the section `curriculum`."""
   stage_of = CURRICULA[check_registered('curriculum', config.name, CURRICULA)]
   return stage_of(step, config) if config.name == GROWING else stage_of(step)
 
 
 def _growing(step: Int[Array, ''], config: Config) -> Stage:
-  """What grows by as much at each stage."""
-  # As many as the largest int32 stay below it: what is beyond the end counts the same.
+  """Returns the stage of the curriculum that grows by constant amounts."""
+  # The bounds keep the products below the largest int32. Every stage beyond the end
+  # counts as the last one.
   number = jnp.minimum(step // config.every, 2**20)
 
   def grown(first: int | None, more: int) -> Any:
@@ -65,25 +76,50 @@ def _growing(step: Int[Array, ''], config: Config) -> Stage:
   )
 
 
-# Functions from the step, a traced integer from 0, to its `Stage`; that of the library
-# takes the section `curriculum` as well.
+# Each function maps a step, a traced integer from 0, to its `Stage`. The function of
+# the library takes the section `curriculum` as well.
 CURRICULA: dict[str, Callable[..., Stage]] = {GROWING: _growing}
 
 
 def register_curriculum(name: str) -> Callable[[_Function], _Function]:
-  """A decorator that enters a function, from the step to a `Stage`, under a name.
+  """Returns a decorator that registers a function as a curriculum.
+
+  The function is `curriculum(step) -> zoo.training.Stage`. It is compiled: `step` is a
+  traced integer that counts from 0. A run uses it if `config.curriculum.name` is its
+  name.
 
   Args:
-    name: what `config.curriculum.name` calls it. A second function under the same name
-      replaces the first.
+    name: The name of the curriculum in `config.curriculum.name`. A second function
+      under the same name replaces the first.
 
-  Raises UserError for a name that is no text, and for what is no function.
+  Returns:
+    A decorator, which returns the function unchanged.
+
+  Raises:
+    UserError: If the name is not a string, or if the decorated object is not a
+      function.
+
+  Example:
+    >>> @zoo.register_curriculum('doubling')
+    ... def doubling(step):
+    ...   return zoo.training.Stage(features=2 ** jnp.minimum(step // 1000, 5))
   """
   return entering('curriculum', CURRICULA, name, function=True)
 
 
 def check_curriculum(config: Config, task: Task, model: Model) -> None:
-  """Raises UserError unless task, model and objective allow the curriculum."""
+  """Raises UserError unless task, model and objective allow the curriculum.
+
+  Args:
+    config: The config of the run.
+    task: The task of the config.
+    model: The model of the config, which may be abstract.
+
+  Raises:
+    UserError: If the objective has no prompts that can be cut, if a stage is larger
+      than the task or has no loss, or if the task or the model has nothing that can
+      grow.
+  """
   section = config.curriculum
   if config.objective.name not in ('sampled', 'nll'):
     raise UserError(
@@ -121,7 +157,7 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
 
 
 def _check_least(config: Config) -> None:
-  """Raises UserError for a stage without a loss, at some of the steps."""
+  """Raises UserError if a stage has no loss, at some of the steps."""
   section, last = config.curriculum, config.train.num_steps - 1
   steps = np.unique(np.linspace(0, last, _MOST_STAGES).astype(np.int32))
   of_step = jax.jit(jax.vmap(lambda step: stage_at(section, step)))
@@ -154,14 +190,19 @@ def log_unended(config: Config, task: Task, model: Model) -> None:
 
 
 def _limits(task: Task, model: Model) -> dict[str, int]:
-  """The most of everything that can grow."""
+  """Returns the largest number of features, examples and loops."""
   loops = model.num_trained_loops if isinstance(model, TokenModel) else 1
   sizes = {'features': task.num_features, 'examples': task.context_length}
   return sizes | {'loops': loops}
 
 
 def _abstract_stage(config: Config) -> Stage:
-  """A stage of the curriculum with shapes in place of numbers; raises UserError."""
+  """Returns a stage of the curriculum with shapes in place of numbers.
+
+  Raises:
+    UserError: If the function of the curriculum returns anything but a `Stage` of
+      integers or None.
+  """
   step = jax.ShapeDtypeStruct((), jnp.int32)
   stage: Any = jax.eval_shape(lambda step: stage_at(config.curriculum, step), step)
   numbers = jax.tree.leaves(stage)

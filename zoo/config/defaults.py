@@ -1,4 +1,7 @@
-"""Configs with the defaults of fields, and sections with those of a class."""
+"""Configs with the defaults of all fields, and sections with the defaults of a class.
+
+The functions here build configs in Python; the files in configs/ use them, too.
+"""
 
 from inspect import Parameter
 from typing import Any
@@ -9,13 +12,15 @@ from ml_collections.config_dict import placeholder
 from zoo.config.fields import FIELDS, Field
 from zoo.core.registry import MODELS, PARTS, TASKS, check_registered, parameters
 
-# The arguments of a model that its task gives, which no config names.
+# The task gives a model these arguments, so that no config names them.
 FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'edges', 'rngs'
-# Fields whose flags are read as one type: --config.task.path=my.npz is text.
+# A flag of a field with one of these types is read as that type:
+# --config.task.path=my.npz is text.
 _TYPES = {'bool': bool, 'int': int, 'float': float, 'Number': float, 'str': str}
 
 
-def all_fields() -> Any:  # a ConfigDict, whose fields type checkers do not know
+# The return type is Any, since type checkers do not know the fields of a ConfigDict.
+def all_fields() -> Any:
   """Returns a config with the default of each field of `FIELDS`, without a model."""
   config: Any = ConfigDict()
   for name, field in FIELDS.items():
@@ -28,19 +33,20 @@ def all_fields() -> Any:  # a ConfigDict, whose fields type checkers do not know
 
 
 def default_config(model: str, task: str = 'linear_regression') -> Any:
-  """Returns the config of a run with the defaults of all fields.
+  """Returns the config of a run in which every field has its default.
 
-  It needs no config file: `zoo.train(zoo.default_config('yq_lsa'), 'runs/a')`.
+  A run needs no config file: `zoo.train(zoo.default_config('yq_lsa'), 'runs/a')`.
 
   Args:
-    model: The name of a registered model, whose constructor has the defaults of the
-      section `model`.
-    task: The name of a registered task. For linear regression the section `task` is
-      that of all configs, whose prior mean is 2; for another task it has the defaults
-      of the class.
+    model: The name of a registered model, such as `zoo.list_models` returns. The
+      section `model` has the defaults of its constructor; an argument without a default
+      is None.
+    task: The name of a registered task, such as `zoo.list_tasks` returns. The section
+      `task` has the defaults of its class. Linear regression is an exception: it has
+      the task of all config files, whose prior mean is 2.
 
   Returns:
-    A config that is locked: its fields can be set, and no others can be added.
+    A `ConfigDict` that is locked: its fields can be set, and no others can be added.
 
   Raises:
     UserError: If the model or the task is not registered.
@@ -59,7 +65,7 @@ def default_config(model: str, task: str = 'linear_regression') -> Any:
 
 
 def _default(field: Field) -> Any:
-  """What a config has for a field: its default, and the type of its flag."""
+  """Returns what a config holds for a field: its default, and the type of its flag."""
   if field.default is None:
     return placeholder(field.check.type)
   if field.check.type is dict:
@@ -70,10 +76,13 @@ def _default(field: Field) -> Any:
 
 
 def task_section(name: str) -> Any:
-  """The section `task` with the defaults of a class; raises UserError.
+  """Returns the section `task` with the defaults of a class.
 
-  A field without a default is None. The tasks of a mixture are sections themselves; see
+  A field without a default is None. The parts of a mixture are sections themselves; see
   configs/mixture.py.
+
+  Raises:
+    UserError: If the task is not registered.
   """
   if name == 'mixture':
     sizes = {'num_features': 5, 'context_length': 10}
@@ -88,9 +97,12 @@ def task_section(name: str) -> Any:
 
 
 def model_section(name: str) -> Any:
-  """The section `model` with the defaults of a class; raises UserError.
+  """Returns the section `model` with the defaults of a class.
 
   A field without a default is None.
+
+  Raises:
+    UserError: If the model is not registered.
   """
   cls = MODELS[check_registered('model', name, MODELS)]
   section = ConfigDict({'name': name})
@@ -101,7 +113,7 @@ def model_section(name: str) -> Any:
 
 
 def _argument(parameter: Parameter) -> Any:
-  """What a config has for an argument of a constructor: its default, and its type."""
+  """Returns what a config holds for an argument: its default, and the type of its flag."""
   default = None if parameter.default is parameter.empty else parameter.default
   annotation = parameter.annotation
   name = annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,7 +1,7 @@
 """Validation of configs: every field is checked before anything is compiled.
 
-`check_fields` checks each field by itself, in the order of zoo/config/fields.py, and
-`validate` how they fit together.
+`check_fields` checks each field by itself, in the order of zoo/config/fields.py.
+`validate` also checks whether the fields fit together.
 """
 
 from __future__ import annotations
@@ -39,17 +39,33 @@ from zoo.tasks.linear_regression import require_covered
 
 
 def validate(config: Config, num_devices: int | None = None) -> Config:
-  """Checks a whole config; raises UserError at the first field that is wrong.
+  """Checks a whole config, and stops at the first field that is wrong.
 
-  Nothing is written, and the model is built as shapes alone.
+  Nothing is written. The model is built as shapes alone, so that no memory is needed
+  for its weights.
 
   Args:
-    config: a config with all fields of zoo/config/fields.py.
-    num_devices: devices that the mesh must fit, which need not exist; None: those of
+    config: A config with all fields, such as `zoo.default_config` returns.
+    num_devices: The number of devices that the mesh must fit. They need not exist, so
+      that a config for a cluster can be checked elsewhere. None means the devices of
       this machine.
 
-  Returns the config; a file that its task reads has its full path and its checksum.
-  Raises RunError if the memory is not enough for these checks.
+  Returns:
+    The config. If its task reads a file, the result is a copy with the full path of the
+    file and its checksum.
+
+  Raises:
+    UserError: If a field is missing, unknown or wrong, or does not fit another field.
+      The message names the field, its value, and what is allowed.
+    RunError: If the memory is not enough for these checks.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.batch_size = 0
+    >>> zoo.training.validate(config)
+    Traceback (most recent call last):
+    ...
+    zoo.core.errors.UserError: config.train.batch_size is 0; it must be an integer ≥ 1
   """
   check_fields(config)
   config = with_full_path(config)
@@ -84,10 +100,11 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
 
 
 def check_fields(config: Config) -> None:
-  """Checks each field by itself, but for the arguments of the model and the task.
+  """Checks each field by itself; the arguments of the model and the task are left out.
 
-  Raises UserError for a field that is wrong, missing or unknown, and for anything but
-  a ConfigDict.
+  Raises:
+    UserError: If a field is wrong, missing or unknown, or if the config is not a
+      ConfigDict.
   """
   _check_names(config)
   for name in FIELDS:
@@ -97,9 +114,10 @@ def check_fields(config: Config) -> None:
 
 
 def _check_names(config: Config) -> None:
-  """Raises UserError unless it is a ConfigDict with all fields, and no others.
+  """Raises UserError unless the config is a ConfigDict with all fields, and no others.
 
-  The sections `model` and `task` have the arguments of the class that they name.
+  The sections `model` and `task` may have any arguments: the class that they name
+  checks them.
   """
   if not isinstance(config, ConfigDict):
     raise UserError(
@@ -108,7 +126,7 @@ def _check_names(config: Config) -> None:
     )
   fields = flatten_dict(
     config.to_dict(),
-    is_leaf=lambda path, _: path == ('optimizer', 'scales'),  # a dictionary
+    is_leaf=lambda path, _: path == ('optimizer', 'scales'),  # Its value is a dict.
     sep='.',
   )
   known = {name for name in FIELDS if not is_of_class(name)}
@@ -121,7 +139,7 @@ def _check_names(config: Config) -> None:
 
 
 def _check_objective(config: Config, task: Task, model: Model) -> None:
-  """Raises UserError unless theory covers an objective that uses no whole prompts."""
+  """Raises UserError unless theory knows the exact risk of the model on the task."""
   name, subject = config.objective.name, config.model.name
   try:
     regression = require_covered(task)
@@ -144,9 +162,10 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
 
 
 def _check_distribution(config: Config, model: Model) -> None:
-  """Raises UserError unless the objective trains what the model says of a number.
+  """Raises UserError unless the objective trains all that the model says of a number.
 
-  The objective 'nll' needs a distribution, which 'sampled' would train in part.
+  The objective `nll` needs a model with a distribution. The objective `sampled` would
+  train only the mean of such a model.
   """
   objective = config.objective
   if objective.name == 'sampled':
@@ -171,14 +190,14 @@ def _check_distribution(config: Config, model: Model) -> None:
 
 
 def _headed(config: Config) -> str:
-  """The name of a config's model, with its head if it has that field."""
+  """Returns the name of a config's model, with its head if it has that field."""
   head = config.model.get('head')
   name = repr(config.model.name)
   return name if head is None else f'{name} with config.model.head = {head!r}'
 
 
 def _check_labels(config: Config, task: Task) -> None:
-  """Raises UserError unless labels can be drawn from the targets."""
+  """Raises UserError unless observed labels can be drawn from the targets."""
   said = "config.objective.labels is 'observed'; it must be 'clean'"
   if config.objective.name in ('nll', 'rows'):
     said = f"config.objective.name is {config.objective.name!r}; it must be 'sampled'"

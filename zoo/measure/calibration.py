@@ -44,27 +44,27 @@ from zoo.measure.statistics import (
 )
 from zoo.tasks.base import FunctionClass
 
-EXACT = 'bayes'  # the baseline that others are compared with
-_MODEL = 'model'  # the name of a single predictor
-_NUM_NODES = 2048  # values of a label, over which a divergence is averaged
-_AT_ONCE = 32  # nodes, at which a mixture of many components has its densities
-# Shares are at least this far from 0 and 1: rounding may put them there, where the
+EXACT = 'bayes'  # The other predictors are compared with this baseline.
+_MODEL = 'model'  # A single predictor has this name.
+_NUM_NODES = 2048  # A divergence is averaged over so many values of a label.
+_AT_ONCE = 32  # So many of these values are computed at once, to save memory.
+# Shares are kept at this distance from 0 and 1. Rounding may put them there, where the
 # quantile of a normal distribution is infinite.
 _LEAST_SHARE = 1e-7
 _NUM_RESAMPLED = 500
-_LEAST_IN_BIN = 5  # labels expected in a bin, for which the chi-squared test holds
+_LEAST_IN_BIN = 5  # The chi-squared test needs so many expected labels in a bin.
 
 
 class Likelihood(NamedTuple):
   """How likely a predictor makes observed labels, in nats.
 
   Attributes:
-    predictor: Its name.
+    predictor: The name of the predictor.
     nll: The mean of −log p of the labels.
-    excess: `nll` minus that of the posterior of the task on the same labels; None
-      without the posterior.
-    kl: The mean divergence KL(posterior ‖ predictor), which is what `excess` estimates,
-      with less noise; None without the posterior.
+    excess: `nll` minus the same mean for the posterior of the task; None if the task
+      has no posterior.
+    kl: The mean divergence KL(posterior ‖ predictor). It is the expectation of `excess`
+      and has less noise. None if the task has no posterior.
   """
 
   predictor: str
@@ -85,19 +85,19 @@ def likelihood(
   predictor has a smaller expected negative log likelihood.
 
   Args:
-    predictors: A predictor with a distribution (see `zoo.distribution`), or several by
-      name, which is not `bayes`. A single one is named `model`.
-    task: What prompts and labels are drawn from.
+    predictors: A predictor with a distribution (see `zoo.distribution`), which is then
+      named `model`, or several by name. The name `bayes` is taken.
+    task: The task from which prompts and labels are drawn.
     num_prompts: The number of prompts, ≥ 2.
-    seed: Of the prompts and their labels.
+    seed: The seed of the prompts and their labels, ≥ 0.
 
   Returns:
-    A row for each predictor, and the last for `bayes`.
+    A row for each predictor, and a last row for `bayes`.
 
   Raises:
     UserError: If a predictor has no distribution or is named `bayes`, if the task does
-      not draw labels, if labels are known (their standard deviation is 0, as where they
-      have no noise), or if a log probability is NaN or infinite.
+      not draw labels, if labels are known (their standard deviation is 0, as it is
+      without noise), or if a log probability is NaN or infinite.
 
   Example:
     >>> task = zoo.create_task(
@@ -140,7 +140,7 @@ def likelihood(
 
 
 def _check_unknown(name: str, task: Task, known: np.ndarray) -> None:
-  """Raises UserError for labels whose standard deviation is 0."""
+  """Raises UserError if the standard deviation of a label is 0."""
   if known.any():
     raise UserError(
       f'{name} gives {_count(known, task)} the standard deviation 0; such a label is '
@@ -157,7 +157,7 @@ def _check_not_nan(name: str, task: Task, values: np.ndarray) -> None:
 
 
 def _check_possible(name: str, task: Task, nll: Float[np.ndarray, ' p']) -> None:
-  """Raises UserError for labels with an infinite log probability."""
+  """Raises UserError if a label has an infinite log probability."""
   if np.isfinite(nll).all():
     return
   labels = _count(np.isinf(nll), task)
@@ -201,9 +201,10 @@ def _measure(
   num_prompts: int,
   seed: int,
 ) -> list[Float[np.ndarray, 'i p']]:
-  """What a function measures in all batches, each joined along its last axis.
+  """Returns what a function measures in all batches, joined along the last axis.
 
-  Raises UserError for a task that does not draw labels.
+  Raises:
+    UserError: If the task does not draw labels.
   """
   programs, task = Programs(), task.held_out()
   parts: list[Any] = []
@@ -229,14 +230,14 @@ def _likelihoods(
 
 
 def _is_known(said: Any) -> Bool[Array, ' *b']:
-  """Whether a number, or a component of a mixture, has the standard deviation 0."""
+  """Returns whether a number, or a component of a mixture, has the standard deviation 0."""
   if isinstance(said, GaussianMixture):
     return jnp.any((said.stds == 0) & (said.weights > 0), axis=-1)
   if isinstance(said, Mixture):
     return jnp.any(jnp.stack([_is_known(part) for part in said.parts]), axis=0)
   if isinstance(said, Distribution):
     return said.std == 0
-  return jnp.zeros((), bool)  # classes always have probabilities
+  return jnp.zeros((), bool)  # Classes always have probabilities.
 
 
 def _likelihoods_and_divergences(
@@ -252,18 +253,23 @@ def kl_divergence(
 ) -> Float[Array, ' b']:
   """Returns KL(first ‖ second) of each prompt, in nats.
 
-  That of two normal distributions has a closed form. Those of classes, and of bars with
-  the same edges, are sums. Others are a mean of log p − log q over 2,048 values.
+  The divergence of two normal distributions has a closed form. Those of classes, and of
+  bars with the same edges, are sums. Any other divergence is a weighted mean of log p −
+  log q over 2,048 values.
 
-  The values are quantiles of the first distribution at shares v² (3 − 2v) for equally
-  spaced v, with the weights 6v (1 − v), which is the derivative of the share. Each
-  component of a mixture and each bar so has the number of values that belongs to its
-  probability, however narrow it is, and the tails have more of them. This is a midpoint
-  rule in v: its error is at most V / 4096, where V is the total variation in v of the
-  weighted log p − log q. Where it is smooth, the error falls with the square of the
-  number of values.
+  These values are quantiles of the first distribution at the shares v² (3 − 2v), for
+  equally spaced v. Their weights 6v (1 − v) are the derivative of the share. Each
+  component of a mixture and each bar therefore gets as many values as its probability
+  says, however narrow it is, and the tails get more values than equal spacing would
+  give them. The mean is a midpoint rule in v: its error is at most V / 4096, where V is
+  the total variation in v of the weighted log p − log q. Where this function is smooth,
+  the error falls with the square of the number of values.
+
+  Args:
+    first: The distributions p, with one entry for each prompt.
+    second: The distributions q, with one entry for each prompt.
   """
-  # What rounding makes negative is 0.
+  # Rounding may make a divergence of 0 negative.
   return jnp.maximum(_divergence(first, second), 0)
 
 
@@ -296,7 +302,7 @@ def _divergence(
 
 
 def _mean_of_log_ratio(first: Distribution, second: Distribution) -> Float[Array, ' b']:
-  """The weighted mean of log p − log q over values of the first distribution."""
+  """Returns the weighted mean of log p − log q over values of the first distribution."""
 
   def at(v: Array) -> Array:
     y, weight = _value_at(first, v)
@@ -311,7 +317,7 @@ def _mean_of_log_ratio(first: Distribution, second: Distribution) -> Float[Array
 def _value_at(
   label: Distribution, v: Float[Array, '*b']
 ) -> tuple[Float[Array, ' b'], Float[Array, ' b']]:
-  """The value of a distribution at v in (0, 1), and its weight.
+  """Returns the value of a distribution at v in (0, 1), and its weight.
 
   If v is uniform, the weighted value has the distribution. A mixture has its components
   one after the other, each in an interval as long as its probability: quantiles of a
@@ -339,20 +345,28 @@ def _value_at(
 
 
 class PitBin(NamedTuple):
-  """The share of labels whose probability of a smaller label is in a bin."""
+  """A bin of the probability integral transform, and the share of labels in it.
+
+  Attributes:
+    low: The lower end of the bin, from 0 to 1.
+    high: The upper end of the bin.
+    share: The share of labels whose probability of a smaller label is in the bin. Its ±
+      reaches the farther end of Wilson's 95 % interval.
+  """
 
   low: float
   high: float
-  share: Estimate  # its ± reaches the farther end of Wilson's interval
+  share: Estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class PitHistogram(Tabular):
-  """The probability integral transform of labels that are numbers.
+  """The histogram of the probability integral transform of labels that are numbers.
 
   Attributes:
-    bins: Of equal width; each has the share 1/n if the distributions are calibrated.
-    p_value: Of the chi-squared test that all shares are 1/n.
+    bins: Bins of equal width. With n bins each has the share 1/n if the distributions
+      are calibrated.
+    p_value: The p-value of the chi-squared test that all shares are 1/n.
     num_prompts: The number of labels.
   """
 
@@ -362,19 +376,27 @@ class PitHistogram(Tabular):
 
   @property
   def rows(self) -> Rows[PitBin]:
-    """The bins."""
+    """The bins, as a table."""
     return Rows(self.bins)
 
 
 class ConfidenceBin(NamedTuple):
-  """The predictions whose most probable class has a probability in a bin."""
+  """The predictions whose most probable class has a probability in a bin.
+
+  Attributes:
+    low: The lower end of the bin, from 0 to 1.
+    high: The upper end of the bin.
+    num_prompts: The number of predictions in the bin.
+    confidence: The mean probability of the most probable class; NaN without
+      predictions.
+    accuracy: The share of labels that are that class. Its ± reaches the farther end of
+      Wilson's 95 % interval. None without predictions.
+  """
 
   low: float
   high: float
   num_prompts: int
-  confidence: float  # the mean probability of the most probable class
-  # The share of labels of that class; its ± reaches the farther end of Wilson's
-  # interval. None for no prompts.
+  confidence: float
   accuracy: Estimate | None
 
 
@@ -383,13 +405,14 @@ class Reliability(Tabular):
   """How often the most probable class is the label, by its probability.
 
   Attributes:
-    bins: Of equal width, from 0 to 1.
+    bins: Bins of equal width, from 0 to 1.
     ece: The expected calibration error, Σ share of a bin · |accuracy − confidence|
-      (Naeini et al., 2015; Guo et al., arXiv 1706.04599). As a sum of absolute values
-      it is too large on average, and near 0 it is not normal. Its ± is 1.96 standard
-      errors of the bootstrap, and is no 95 % interval: compare `ece` with `null`.
-    null: What the error of a calibrated predictor with these probabilities exceeds with
-      the probability 5 %, on as many prompts; it is not 0, since labels are random.
+      (Naeini et al., 2015; Guo et al., arXiv 1706.04599). It is a sum of absolute
+      values: its expectation is too large, and it is not normal near 0. Its ± is 1.96
+      standard errors of the bootstrap, which is not a 95 % interval. Compare `ece` with
+      `null` instead.
+    null: The 95 % quantile of the error of a calibrated predictor with these
+      probabilities, on as many prompts. It is above 0, since labels are random.
     num_prompts: The number of labels.
   """
 
@@ -400,7 +423,7 @@ class Reliability(Tabular):
 
   @property
   def rows(self) -> Rows[ConfidenceBin]:
-    """The bins that hold a prompt."""
+    """The bins that hold a prediction, as a table."""
     return Rows(each for each in self.bins if each.num_prompts)
 
 
@@ -414,28 +437,29 @@ def calibration(
 ) -> PitHistogram | Reliability:
   """Measures whether events happen as often as a predictor says.
 
-  For labels that are numbers this is the histogram of u = P(label ≤ the observed one),
-  the probability integral transform, which is uniform on (0, 1) for a calibrated
-  predictor. A distribution that is too narrow has too many labels in the outer bins.
-  For classes it is how often the most probable class is the label, by its probability.
+  For labels that are numbers the result is the histogram of u = P(label ≤ the observed
+  label), the probability integral transform. For a calibrated predictor u is uniform on
+  (0, 1). A distribution that is too narrow has too many labels in the outer bins. For
+  classes the result is how often the most probable class is the label, by its
+  probability.
 
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
-    task: What prompts and labels are drawn from.
-    num_prompts: The number of prompts, ≥ 2, and for labels that are numbers at least 5
-      for each bin, which the chi-squared test needs.
-    seed: Of the prompts and their labels.
+    task: The task from which prompts and labels are drawn.
+    num_prompts: The number of prompts, ≥ 2. For labels that are numbers the chi-squared
+      test needs at least 5 for each bin.
+    seed: The seed of the prompts and their labels, ≥ 0.
     num_bins: The number of bins of equal width between 0 and 1, ≥ 2.
 
   Returns:
-    A `PitHistogram` for numbers, and a `Reliability` for classes and signs; both are
-    drawn by `zoo.reports.calibration_plots.plot_calibration`.
+    A `PitHistogram` for numbers, and a `Reliability` for classes and signs.
+    `zoo.reports.calibration_plots.plot_calibration` draws both.
 
   Raises:
     UserError: If the predictor has no distribution, if the task does not draw labels,
-      if labels are known (their standard deviation is 0), if a distribution is NaN, for
-      too few prompts, or for labels that are a number or a class, as those of the task
-      `tabular` with `kind='both'` are.
+      if labels are known (their standard deviation is 0), if a distribution is NaN, if
+      there are too few prompts, or if labels are a number or a class, as they are in
+      the task `tabular` with `kind='both'`.
 
   Example:
     >>> task = zoo.create_task(
@@ -466,7 +490,7 @@ def calibration(
 def _described(
   predictor: Predictor, prompt: Prompt, task: Task
 ) -> Distribution | Classes:
-  """What `said_by` gives; raises UserError if it is a number or a class."""
+  """Returns what `said_by` does; raises UserError if the label is a number or a class."""
   said: Any = said_by(predictor, prompt, task)
   if not isinstance(said, Distribution | Classes):
     raise UserError(
@@ -502,13 +526,13 @@ def _best_class(
 
 
 def _bins_of(shares: Float[np.ndarray, ' p'], num_bins: int) -> np.ndarray:
-  """Which bin each share is in, as `[p, n]` of 0 and 1."""
+  """Returns which bin each share is in, as `[p, n]` of 0 and 1."""
   of_each = np.minimum((shares * num_bins).astype(int), num_bins - 1)
   return (of_each[:, None] == np.arange(num_bins)).astype(np.float64)
 
 
 def _histogram(shares: Float[np.ndarray, ' p'], num_bins: int) -> PitHistogram:
-  from scipy import stats  # slow to import
+  from scipy import stats  # It is slow to import.
 
   within = _bins_of(shares, num_bins)
   bins = tuple(
@@ -540,8 +564,8 @@ def _reliability(
     )
   gaps = within * (correct - confidence)[:, None]
   resampled = np.abs(resampled_means(gaps, _NUM_RESAMPLED, seed)).sum(axis=1)
-  # Labels as a calibrated predictor would have them, one draw after the other: together
-  # they would take 4 GB for a million prompts.
+  # These are labels of a calibrated predictor. They are drawn one set after the other:
+  # together they would take 4 GB for a million prompts.
   generator = np.random.default_rng(seed)
   calibrated = np.array(
     [
@@ -561,10 +585,16 @@ def _reliability(
 
 
 class Spread(NamedTuple):
-  """How far a predictive distribution depends on the order of examples, in nats."""
+  """How far a predictive distribution depends on the order of the examples.
+
+  Attributes:
+    num_examples: The number of examples before the query.
+    kl: The mean of KL(distribution in the given order ‖ distribution in another order),
+      in nats.
+  """
 
   num_examples: int
-  kl: Estimate  # mean of KL(in the given order ‖ in another order)
+  kl: Estimate
 
 
 def exchangeability(
@@ -578,26 +608,27 @@ def exchangeability(
 ) -> Rows[Spread]:
   """Measures how much a predictive distribution depends on the order of the examples.
 
-  If the order of examples says nothing about the label of the query, as for functions
-  at independent features, the posterior does not depend on it, and the divergence is 0.
+  For functions at independent features the order says nothing about the label of the
+  query. The posterior then does not depend on the order, and its divergence is 0.
 
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
-    task: What prompts are drawn from.
+    task: The task from which prompts are drawn.
     num_prompts: The number of prompts, ≥ 2.
-    seed: Of the prompts and of the permutations.
+    seed: The seed of the prompts and of the permutations, ≥ 0.
     num_orders: The number of random permutations of each prompt, ≥ 1.
-    lengths: Numbers of examples before the query; by default that of the task.
+    lengths: The numbers of examples before the query, from 1 to the context length of
+      the task, which is the default.
 
   Returns:
-    A row for each length: the mean over prompts and permutations of
-    KL(distribution in the given order ‖ distribution in the permuted order).
+    A row for each length: the mean over prompts and permutations of KL(distribution in
+    the given order ‖ distribution in the permuted order).
 
   Raises:
-    UserError: If the predictor has no distribution, for a length that is not from 1 to
-      the context length, if labels are known (their standard deviation is 0), if a
-      divergence is NaN or infinite, or for labels that are a number or a class, as
-      those of the task `tabular` with `kind='both'` are.
+    UserError: If the predictor has no distribution, if a length is out of range, if
+      labels are known (their standard deviation is 0), if a divergence is NaN or
+      infinite, or if labels are a number or a class, as they are in the task `tabular`
+      with `kind='both'`.
 
   Example:
     >>> task = zoo.create_task(
@@ -633,7 +664,7 @@ def exchangeability(
 def _spread(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, keys: Key[Array, ' o']
 ) -> tuple[Bool[Array, ' b'], Float[Array, ' b']]:
-  """Whether labels are known, and the mean divergence over permutations of examples."""
+  """Returns whether labels are known, and the mean divergence over permutations."""
   (predictor,) = predictors
   given = _described(predictor, prompt, task)
   b, c = prompt.x.shape[:2]
@@ -656,11 +687,11 @@ class Drift(NamedTuple):
 
   Attributes:
     num_drawn: The number of examples that were drawn.
-    drift: The mean change of the prediction: in the units of the labels, or of the
-      probability of the class that was most probable.
-    slope: The slope of that change on the first prediction. It is not 0 where
-      predictions move towards their mean or away from it, so that the mean change is 0.
-      None if all first predictions are equal.
+    drift: The mean change of the prediction, in the units of the labels. For classes it
+      is the change of the probability of the class that was most probable.
+    slope: The slope of that change on the first prediction. It shows predictions that
+      all move towards their mean, or away from it, so that the mean change is 0. None
+      if all first predictions are equal.
   """
 
   num_drawn: int
@@ -679,27 +710,29 @@ def martingale(
   """Tests whether predictions are a martingale under a predictor's own distribution.
 
   The labels of the last examples of each prompt are replaced, one after the other, by
-  labels drawn from the predictive distribution given the examples before. What a
-  Bayesian predicts for a fixed query then changes at random, but on average stays as it
-  was, whatever the prior (Falck et al., arXiv 2406.00793). A predictor that fails this
-  is the posterior of no prior, so that its uncertainty has no such meaning.
+  labels drawn from the predictive distribution given the examples before. The
+  prediction of a Bayesian for a fixed query then changes at random, but on average
+  stays as it was, whatever the prior (Falck et al., arXiv 2406.00793). A predictor that
+  fails this test is the posterior of no prior, so that its uncertainty has no such
+  meaning.
 
-  Only means are tested. A predictor whose mean is that of the posterior, and whose
-  width alone is wrong, passes where the mean is linear in the labels, as in linear
-  regression; `zoo.calibration` finds a wrong width.
+  Only means are tested. A predictor with the mean of the posterior and a wrong width
+  passes if the mean is linear in the labels, as it is in linear regression;
+  `zoo.calibration` finds a wrong width.
 
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
     task: A `zoo.tasks.FunctionClass`, whose features do not depend on labels.
     num_prompts: The number of prompts, ≥ 2.
-    seed: Of the prompts and the labels.
+    seed: The seed of the prompts and the labels, ≥ 0.
     num_steps: The number of examples that are drawn, from 1 to the context length.
 
   Returns:
     A row after each drawn example, with standard errors over prompts.
 
   Raises:
-    UserError: If the predictor has no distribution, or for another task.
+    UserError: If the predictor has no distribution, if the task is not a
+      `zoo.tasks.FunctionClass`, or if a number is out of its range.
 
   Example:
     >>> task = zoo.create_task(
@@ -742,14 +775,14 @@ def martingale(
         )
         y = jnp.concatenate([y, drawn[:, None].astype(y.dtype)], axis=1)
     followed = np.stack(predictions, axis=1)
-    if followed.ndim == 3:  # the class that was most probable
+    if followed.ndim == 3:  # The class that was most probable is followed.
       best = followed[:, 0].argmax(axis=-1)
       followed = followed[np.arange(len(best)), :, best]
     firsts.append(followed[:, 0])
     moves.append(followed[:, 1:] - followed[:, :1])
   first, moved = np.concatenate(firsts), np.concatenate(moves)
   centred = first - first.mean()
-  # Predictions that are equal differ by the rounding of float32.
+  # Equal predictions may differ by the rounding of float32.
   differ = np.ptp(first) > 1e-6 * np.abs(first).max()
   return Rows(
     Drift(
@@ -766,7 +799,7 @@ def martingale(
 def _predicted(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task
 ) -> Float[Array, ' b *k']:
-  """The mean of the label, or the probabilities of its classes."""
+  """Returns the mean of the label, or the probabilities of its classes."""
   (predictor,) = predictors
   said = said_by(predictor, prompt, task)
   return said.probabilities if isinstance(said, Classes) else said.mean
@@ -775,7 +808,7 @@ def _predicted(
 def _drawn_label(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
 ) -> Float[Array, ' b *k']:
-  """A label of each query, drawn from the predictive distribution."""
+  """Returns a label of each query, drawn from the predictive distribution."""
   (predictor,) = predictors
   drawn = said_by(predictor, prompt, task).sample(key)
   return 2 * drawn[..., 1] - 1 if task.label_kind == 'signs' else drawn

@@ -31,15 +31,21 @@ _BATCH_SIZE = 512
 
 
 class Curve(NamedTuple):
-  """The loss of a predictor by the number of examples before the query."""
+  """The loss of a predictor by the number of examples before the query.
+
+  Attributes:
+    num_examples: The numbers of examples, `[n]`.
+    mean: The mean loss over prompts at each of them, `[n]`.
+    standard_error: The standard error of the mean, `[n]`.
+    median: The median loss, `[n]`. It is meaningful even where the mean is infinite, as
+      it is for least squares with noise after about as many examples as features.
+    accuracy: The share of correct labels, `[n]`; None unless the labels are classes.
+  """
 
   num_examples: Int[np.ndarray, ' n']
   mean: Float[np.ndarray, ' n']
-  standard_error: Float[np.ndarray, ' n']  # of the mean
-  # Meaningful even where the mean is infinite, as for least squares with noise after
-  # about as many examples as there are features.
+  standard_error: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
-  # The share of right labels; None unless they are classes.
   accuracy: Float[np.ndarray, ' n'] | None = None
 
 
@@ -51,13 +57,32 @@ def curve(
   *,
   lengths: Sequence[int] | None = None,
 ) -> Curve:
-  """The loss of a predictor after 0, 1, …, C examples, or after those in `lengths`.
+  """Measures the loss of a predictor after 0, 1, …, C examples.
 
-  All lengths are measured on the same prompts, which depend only on `seed`. A predictor
-  that has `predictions` predicts all examples in one pass; any other is called on each
-  prefix of the prompts. Raises UserError for a predictor that cannot be called on the
-  task's prompts, and for one whose `predictions` or `learning_rule` contradict its
-  `__call__`.
+  All numbers of examples are measured on the same prompts, which depend only on `seed`.
+  A predictor with the method `predictions` predicts all examples in one pass; any other
+  predictor is called on each prefix of the prompts.
+
+  Args:
+    predictor: A model, a baseline of a task, or another callable that predicts.
+    task: The task whose prompts and loss are used.
+    num_prompts: The number of prompts, ≥ 2.
+    seed: The seed of the prompts, ≥ 0.
+    lengths: The numbers of examples to measure at, from 0 to C. None means all of them.
+
+  Returns:
+    The mean loss at each number of examples, with its standard error over prompts.
+
+  Raises:
+    UserError: If the predictor cannot be called on the task's prompts, if its
+      `predictions` or `learning_rule` contradict its `__call__`, if `lengths` is empty
+      or out of range, or if `num_prompts` is below 2.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> curve = zoo.curve(task.baselines()['bayes'], task, num_prompts=64)
+    >>> curve.num_examples.tolist()
+    [0, 1, 2, 3, 4]
   """
   loss = scores_of(task)
   scores = sample_losses(
@@ -69,9 +94,11 @@ def curve(
 def summarise(
   scores: Float[np.ndarray, 'p n *m'], lengths: Sequence[int] | None = None
 ) -> Curve:
-  """The curve of p prompts at n lengths, by default 0, 1, …, n − 1.
+  """Returns the curve of p prompts at n lengths.
 
-  `scores` are losses, or those and accuracies along a last axis of 2.
+  Args:
+    scores: Losses `[p, n]`, or losses and accuracies `[p, n, 2]`.
+    lengths: The numbers of examples, by default 0, 1, …, n − 1.
   """
   losses, accuracies = scores, None
   if scores.ndim == 3:
@@ -97,11 +124,25 @@ def sample_losses(
   loss: Loss | None = None,
   programs: Programs | None = None,
 ) -> dict[str, Float[np.ndarray, 'p n *m']]:
-  """The loss of each predictor on each of the same prompts, at each length; float64.
+  """Returns the loss of each predictor on each of the same prompts, in float64.
 
-  `loss` defaults to that of the task, and may have a last axis of several scores. The
-  predictors of all examples in one pass are one program. Several measurements may share
-  `programs`. Raises UserError as `curve` does.
+  All predictors that predict every example in one pass are one compiled program.
+
+  Args:
+    predictors: The predictors by name.
+    task: The task of the prompts.
+    num_prompts: The number of prompts p, ≥ 2.
+    seed: The seed of the prompts, ≥ 0.
+    lengths: The n numbers of examples to measure at; None means 0, 1, …, C.
+    loss: The loss, by default that of the task. It may have a last axis of m scores.
+    programs: The programs that several measurements share.
+
+  Returns:
+    Losses `[p, n]`, or scores `[p, n, m]`, by the name of the predictor.
+
+  Raises:
+    UserError: If a predictor cannot be called on the prompts or contradicts itself, if
+      `lengths` is empty or out of range, or if `num_prompts` is below 2.
   """
   programs = programs or Programs()
   loss = loss_of(task) if loss is None else loss
@@ -139,7 +180,7 @@ def losses_of(
   loss: Loss,
   programs: Programs,
 ) -> dict[str, Float[np.ndarray, 'p n *m']]:
-  """As `sample_losses`, of predictors whose ways to predict are known to agree."""
+  """Returns what `sample_losses` does, for predictors that are checked already."""
   at_query = [*lengths] == [task.context_length]
   together = {
     name: predictor
@@ -162,7 +203,7 @@ def losses_of(
 def sample_predictions(
   predictors: Mapping[str, Predictor], task: Task, num_prompts: int
 ) -> dict[str, Float[np.ndarray, 'p t *k']]:
-  """The predictions of every example of the prompts of seed 1, and their `target`.
+  """Returns the predictions of every example of the prompts of seed 1, and their `target`.
 
   Every predictor must predict all examples in one pass.
   """
@@ -187,7 +228,7 @@ def _losses_by_prefix(
   lengths: Sequence[int],
   programs: Programs,
 ) -> Float[np.ndarray, 'b n *m']:
-  """The losses of a predictor that is called on each of some prefixes of prompts."""
+  """Returns the losses of a predictor that is called on each of some prefixes of prompts."""
   at_each = [
     programs.run(losses_at_query, [predictor], prompt.prefix(k), loss) for k in lengths
   ]
@@ -211,8 +252,8 @@ def check_ways(
 ) -> None:
   """Raises UserError for a predictor whose ways to predict contradict one another.
 
-  Its learning rule or exact form, and `predictions` at the query on the first of the
-  prompts that are measured, must predict the same as `__call__`.
+  Its learning rule or exact form must predict the same as `__call__`, and so must
+  `predictions` at the query, on the first of the prompts that are measured.
   """
   for predictor in predictors:
     check_predictor(predictor)
@@ -235,7 +276,7 @@ def check_ways(
 def _both_ways(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[tuple[Array, Array]]:
-  """What each predictor predicts for the query in one pass, and when it is called."""
+  """Returns what each predictor predicts for the query, in one pass and when called."""
   return [
     (everywhere(predictor, prompt)[:, -1], predictor(prompt))
     for predictor in predictors

@@ -1,4 +1,4 @@
-"""What any predictors predict on any prompts: all that is measured stands on this."""
+"""The predictions of any predictor on any prompts, on which all measurements are built."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from zoo.core.trees import fresh, is_pytree
 from zoo.estimators.baselines import HostBaseline
 from zoo.tasks.base import ChangedTask, Loss
 
-# Prompts sampled at once: a compromise between memory and the number of calls.
+# So many prompts are sampled at once: a compromise between memory and calls.
 BATCH_SIZE = 4096
 
-# Of the predictors, prompts and further arguments: arrays.
+# A function maps predictors, prompts and further arguments to arrays.
 Function = Callable[..., Any]
-# The static part of a predictor in a compiled program.
+# This is the static part of a predictor in a compiled program.
 _Static = nnx.GraphDef | Predictor | None
 
 
 class Programs:
-  """What is compiled for one measurement, and shared by all that belongs to it.
+  """The compiled programs of one measurement, which all its parts share.
 
-  Each is traced anew, by the code as it is, and compiled unless an equal one is known.
+  Each program is traced anew, by the code as it is, and compiled unless an equal
+  program is known.
   """
 
   def __init__(self):
@@ -44,7 +45,7 @@ class Programs:
     )
 
   def sample(self, task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """The prompts of `task.sample`."""
+    """Returns the prompts of `task.sample`."""
     return self._sample(batch_size, task, key)
 
   def run(
@@ -54,11 +55,20 @@ class Programs:
     prompt: Prompt,
     *inputs: PyTree,
   ) -> Any:
-    """`function(predictors, prompt, *inputs)` as one compiled program.
+    """Runs `function(predictors, prompt, *inputs)` as one compiled program.
 
     Weights, prompts and `inputs` are arguments of the program. A baseline of another
-    library cannot be compiled; the function is called on it as it is. Raises UserError
-    for such a baseline beside other predictors, and for an object that cannot predict.
+    library cannot be compiled; the function is called on it as it is.
+
+    Args:
+      function: The function to compile.
+      predictors: The predictors, as a sequence.
+      prompt: Prompts `[b]`.
+      *inputs: Further arguments, as pytrees of arrays.
+
+    Raises:
+      UserError: If a baseline of another library is one of several predictors, or if an
+        object cannot predict.
     """
     statics, arrays = zip(*map(split, predictors), strict=True)
     # A TPU, and tf32 on a GPU, would otherwise round the products.
@@ -67,7 +77,7 @@ class Programs:
         return _run_on_host(function, predictors, prompt, *inputs)
       try:
         hash(statics)
-      except TypeError:  # a graph with a dict, say, which is a program of its own
+      except TypeError:  # A graph with a dict cannot be hashed, so it is not shared.
         program = compiled(functools.partial(_run, function, statics))
         return program(arrays, prompt, inputs)
       return self._run(function, statics, arrays, prompt, inputs)
@@ -79,7 +89,7 @@ def run_once(
   prompt: Prompt,
   *inputs: PyTree,
 ) -> Any:
-  """`Programs.run` once; what calls it again and again should keep a `Programs`."""
+  """Calls `Programs.run` once; a caller that repeats it should keep a `Programs`."""
   return Programs().run(function, predictors, prompt, *inputs)
 
 
@@ -89,7 +99,11 @@ def _run_on_host(
   prompt: Prompt,
   *inputs: PyTree,
 ) -> Any:
-  """The function of one predictor, not compiled; UserError for several."""
+  """Calls the function of one predictor without compiling it.
+
+  Raises:
+    UserError: If there are several predictors, one of which cannot be compiled.
+  """
   for predictor in predictors:
     if len(predictors) > 1 and isinstance(predictor, HostBaseline):
       raise UserError(
@@ -106,7 +120,7 @@ def _run(
   prompt: Prompt,
   inputs: tuple[PyTree, ...],
 ) -> Any:
-  """The function of the predictors that `split` has taken apart; to be traced."""
+  """Calls the function of the predictors that `split` has taken apart; it is traced."""
   predictors = []
   for static, leaves in zip(statics, arrays, strict=True):
     if isinstance(static, nnx.GraphDef):
@@ -121,12 +135,30 @@ def predict(
   prompt: Prompt,
   num_examples: Sequence[int] | np.ndarray | None = None,
 ) -> Float[np.ndarray, ' b *k']:
-  """The prediction for each query from the first examples of its prompt, on the host.
+  """Returns the prediction for each query, from the first examples of its prompt.
 
-  `num_examples` has the number of these for each prompt, from 0 to c, by default c. The
-  other examples only fill the arrays, and may be anything. This is one compiled program
-  for a predictor of all examples in one pass, and otherwise one for each number. Raises
-  UserError for other numbers, for what is no prompt, and as the predictor does.
+  Args:
+    predictor: A model, a baseline of a task, or another callable that predicts.
+    prompt: Prompts `[b]` with c examples each.
+    num_examples: The number of examples to use for each prompt, integers `[b]` from 0
+      to c. The other examples only fill the arrays, and may be anything. None uses all
+      c.
+
+  Returns:
+    The predictions on the host: `[b]`, or `[b, k]` if the task has k outputs. A
+    predictor that predicts all examples in one pass needs one compiled program; any
+    other needs one for each different number of examples.
+
+  Raises:
+    UserError: If `prompt` is not a valid prompt, if the predictor cannot predict, or if
+      `num_examples` has another shape or range, or is not of integers.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> bayes = task.baselines()['bayes']
+    >>> zoo.predict(bayes, prompt, num_examples=[0, 2, 4]).shape
+    (3,)
   """
   check_prompt(prompt)
   b, c = prompt.x.shape[:2]
@@ -160,7 +192,7 @@ def predict(
 def after_some(
   predictors: Sequence[Predictor], prompt: Prompt, counts: Int[Array, ' b']
 ) -> Float[Array, ' b *k']:
-  """The predictions after some examples, where the query takes the next one's place."""
+  """Returns the predictions after some examples: the query takes the place of the next one."""
   at = jnp.arange(prompt.x.shape[1] + 1)[None] - counts[:, None]
   x = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
   x = jnp.where(at[..., None] < 0, x, 0)
@@ -173,9 +205,9 @@ def after_some(
 
 
 def gather(measure: Callable[[Any], Any], prompts: Iterable[Any]) -> Any:
-  """What `measure` finds in batches of prompts, or of several prompts together.
+  """Returns what `measure` finds in batches of prompts, joined along axis 0 on the host.
 
-  It is joined along axis 0 on the host.
+  Each item of `prompts` may also be several prompts together.
   """
   parts = [jax.device_get(measure(prompt)) for prompt in prompts]
   return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
@@ -188,11 +220,13 @@ def sample_batches(
   batch_size: int,
   programs: Programs | None = None,
 ) -> Iterator[Prompt]:
-  """Samples prompts in batches; they depend on the seed and the batch size.
+  """Yields prompts in batches; they depend on the seed and the batch size alone.
 
-  They share no key with the weights or the prompts of a training with the same seed,
-  and are those that the task holds out.
-  Raises UserError for a seed that is negative or no integer.
+  They share no key with the weights or the prompts of a training with the same seed.
+  They are prompts that the task holds out.
+
+  Raises:
+    UserError: If the seed is negative or not an integer.
   """
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
   task, programs = task.held_out(), programs or Programs()
@@ -202,7 +236,7 @@ def sample_batches(
 
 
 def loss_of(task: Task) -> Loss:
-  """The loss of a task, which compiled programs take as an argument."""
+  """Returns the loss of a task, which compiled programs take as an argument."""
   # A changed task has the loss, and so the programs, of the task that it changes.
   while isinstance(task, ChangedTask):
     task = task.task
@@ -210,7 +244,11 @@ def loss_of(task: Task) -> Loss:
 
 
 def scores_of(task: Task) -> Loss:
-  """The loss of a task, likewise; of classes with the accuracy, along a last axis."""
+  """Returns the loss of a task, stacked with the accuracy if the labels are classes.
+
+  The result is like that of `loss_of`. For classes the accuracy stands behind the loss,
+  on a new last axis.
+  """
   if task.label_kind == 'numbers':
     return loss_of(task)
   return jax.tree_util.Partial(_scores, fresh(task))
@@ -224,25 +262,25 @@ def _scores(
   return jnp.stack([task.loss(prediction, target), accuracy], axis=-1)
 
 
-# Functions for `run`.
+# These functions are arguments of `Programs.run`.
 
 
 def at_query(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[Float[Array, ' b *k']]:
-  """The predictions of each predictor for the query."""
+  """Returns the predictions of each predictor for the query."""
   return [predictor(prompt) for predictor in predictors]
 
 
 def losses_at_query(
   predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
 ) -> list[Float[Array, ' b *m']]:
-  """The losses, or scores, of each predictor at the query."""
+  """Returns the losses, or scores, of each predictor at the query."""
   return [loss(predictor(prompt), prompt.y_query) for predictor in predictors]
 
 
 def everywhere(predictor: Predictor, prompt: Prompt) -> Float[Array, 'b t *k']:
-  """The predictions of a predictor for every example, in one pass."""
+  """Returns the predictions of a predictor for every example, in one pass."""
   predict = one_pass(predictor)
   assert predict is not None, 'it has no predictions'
   return predict(prompt)
@@ -251,7 +289,7 @@ def everywhere(predictor: Predictor, prompt: Prompt) -> Float[Array, 'b t *k']:
 def one_pass(
   predictor: Predictor | nnx.Module,
 ) -> Callable[[Prompt], Float[Array, 'b t *k']] | None:
-  """The function that predicts all examples of a prompt in one pass, if any."""
+  """Returns the function that predicts all examples in one pass; None if there is none."""
   if predicts_all(predictor):
     return predictor.predictions
   if isinstance(predictor, FollowsRule) and not is_edited(predictor):
@@ -268,10 +306,10 @@ def check_predictor(predictor: object) -> None:
 
 
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
-  """A predictor as a static part, which can be hashed, and arrays.
+  """Splits a predictor into a static part, which can be hashed, and arrays.
 
-  The weights of a model, and the leaves of a pytree, are arguments of compiled
-  programs; any other predictor is part of them.
+  The weights of a model and the leaves of a pytree are arguments of compiled programs.
+  Any other predictor is part of the program itself.
   """
   check_predictor(predictor)
   if isinstance(predictor, nnx.Module):

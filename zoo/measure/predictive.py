@@ -24,17 +24,18 @@ from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.trees import fresh
 from zoo.measure.predict import Programs, check_predictor, run_once, sample_batches
 
-_BATCH_SIZE = 512  # prompts that are measured at once
+_BATCH_SIZE = 512  # So many prompts are measured at once.
 
 
 def distribution(
   predictor: Predictor, prompt: Prompt, task: Task
 ) -> Distribution | Classes | NumberOrClass:
-  """Returns what a predictor says of the observed label of each query.
+  """Returns a predictor's distribution of the observed label of each query.
 
-  It is `predictor.distribution(prompt)`, where the predictor has it. A predictor of
-  classes has logits, whose softmax are the probabilities; for labels ±1 the prediction
-  is the logit of +1, and the two classes are −1 and +1, in this order.
+  If the predictor has a method `distribution`, the result is
+  `predictor.distribution(prompt)`. A predictor of classes has logits, whose softmax are
+  the probabilities. For labels ±1 the prediction is the logit of +1, and the two
+  classes are −1 and +1, in this order.
 
   Args:
     predictor: A model, a baseline of a task, or another callable that predicts.
@@ -42,12 +43,12 @@ def distribution(
     task: The task of the prompts, which says whether their labels are numbers.
 
   Returns:
-    A distribution with one entry for each prompt. It is that of the observed label: the
-    noise of labels is part of it.
+    A distribution with one entry for each prompt. It is the distribution of the
+    observed label, so that the noise of labels is part of it.
 
   Raises:
-    UserError: If labels are numbers, and the predictor has no distribution of them; and
-      as the predictor does.
+    UserError: If `prompt` is not a valid prompt, if the predictor cannot predict, or if
+      labels are numbers and the predictor has no distribution of them.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, noise_std=0.5)
@@ -69,8 +70,11 @@ def _distribution(predictors: Sequence[Predictor], prompt: Prompt, task: Task) -
 def said_by(predictor: Predictor, prompt: Prompt, task: Task) -> Any:
   """Returns what `distribution` does, as a part of another program.
 
-  It is a `Distribution`, `Classes`, or for labels that are a number or a class an
-  object that has `log_prob` only.
+  The result is a `Distribution` or `Classes`. For labels that are a number or a class
+  it is an object that has `log_prob` only.
+
+  Raises:
+    UserError: If labels are numbers and the predictor has no distribution of them.
   """
   if has_distribution(predictor):
     return predictor.distribution(prompt)
@@ -88,26 +92,28 @@ def log_prob(distribution: Any, labels: Float[Array, '*b']) -> Float[Array, '*p'
   """Returns the log probability of labels, in nats.
 
   Args:
-    distribution: Of each label, as `said_by` gives it.
-    labels: Numbers, one-hot vectors, or for labels ±1 the probabilities of +1, as
-      targets of prompts are.
+    distribution: The distribution of each label, as `said_by` returns it.
+    labels: Numbers or one-hot vectors. For labels ±1 they are the probabilities of +1,
+      as the targets of prompts are.
   """
   return distribution.log_prob(labels_for(distribution, labels))
 
 
 def draws_labels(task: Task, prompt: Prompt) -> bool:
-  """Returns whether a task draws labels given their targets, or these are the labels.
+  """Returns whether observed labels can be drawn from the targets of a task.
 
-  A task whose labels have noise draws them by its own `sample_labels`.
+  A task whose labels have noise draws them by its own `sample_labels`. In other tasks
+  the labels are the targets themselves, or follow from their probabilities.
   """
   own = type(task).sample_labels is not BaseTask.sample_labels
   return own or task.label_kind != 'numbers' or prompt.context_targets is None
 
 
 def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt:
-  """The prompts with labels as targets: those of the examples, a new one of the query.
+  """Returns the prompts with observed labels as targets.
 
-  It is drawn as the task draws labels, given the target.
+  The examples have the labels that the prompt shows. The query gets a new label, drawn
+  by `task.sample_labels` given its target.
   """
   # No prompt of a batch has this number, by which the key is folded for each.
   own = jax.random.fold_in(key, 2**32 - 2)
@@ -115,7 +121,7 @@ def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt
   of_queries = jax.vmap(task.sample_labels)(keys, prompt.y_query[:, None])
   labels = jnp.concatenate([prompt.y, of_queries], axis=1)
   if task.label_kind == 'signs':
-    labels = (1 + labels) / 2  # a target is the probability of the label +1
+    labels = (1 + labels) / 2  # A target is the probability of the label +1.
   return dataclasses.replace(
     prompt, y_query=labels[:, -1], context_targets=labels[:, :-1]
   )
@@ -124,9 +130,10 @@ def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt
 def batches_with_keys(
   task: Task, seed: int, num_prompts: int, programs: Programs
 ) -> Iterator[tuple[Prompt, Key[Array, '']]]:
-  """Samples the prompts of `sample_batches`, each batch with the key of its draw.
+  """Yields the prompts of `sample_batches`, each batch with the key of its draw.
 
-  What is drawn beside the prompts has a key of its own that follows from this one.
+  Anything that is drawn beside the prompts has a key of its own, which follows from
+  this one.
   """
   key, start = stream_of(seed, CURVE_STREAM), 0
   for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
@@ -135,9 +142,9 @@ def batches_with_keys(
 
 
 def labels_for(distribution: Any, labels: Float[Array, '*b']) -> Float[Array, '*p']:
-  """Returns labels as a distribution takes them.
+  """Returns labels in the form that a distribution takes.
 
-  Targets of labels ±1 are probabilities of +1, and become those of the two classes.
+  The targets of labels ±1 are probabilities of +1. They become those of two classes.
   """
   if isinstance(distribution, Classes) and labels.ndim < distribution.logits.ndim:
     return jnp.stack([1 - labels, labels], axis=-1)
@@ -151,20 +158,21 @@ def sample_nll(
   seed: int = 0,
   programs: Programs | None = None,
 ) -> dict[str, Float[np.ndarray, ' p']]:
-  """Returns −log p of the observed label of the query of each of the same prompts.
+  """Returns −log p of the observed label of each query, on the same prompts.
 
   Args:
-    predictors: Each with a distribution, by name.
-    task: What the prompts and their labels are drawn from.
+    predictors: Predictors that have a distribution, by name.
+    task: The task from which prompts and labels are drawn.
     num_prompts: The number of prompts p, ≥ 1.
-    seed: Of the prompts and their labels; the prompts are those of `zoo.curve`.
-    programs: What is compiled already.
+    seed: The seed of the prompts and their labels. The prompts are those of
+      `zoo.curve`.
+    programs: Programs that are compiled already; None makes new ones.
 
   Returns:
-    For each predictor an array in nats, float64.
+    For each predictor an array `[p]` in nats, float64.
 
   Raises:
-    UserError: As `distribution` does.
+    UserError: If labels are numbers and a predictor has no distribution of them.
   """
   programs, task = programs or Programs(), task.held_out()
   parts: dict[str, list[np.ndarray]] = {name: [] for name in predictors}

@@ -1,6 +1,6 @@
-"""`zoo.load`: opens a model of a run, `zoo.save` or `zoo.export`, without its config.
+"""`zoo.load`: opens a model of a run, of `zoo.save` or of `zoo.export`.
 
-A checkpoint holds arrays and JSON: no code, and no pickle is ever read.
+A checkpoint holds arrays and JSON. It holds no code, and no pickle is ever read.
 """
 
 from __future__ import annotations
@@ -41,22 +41,31 @@ from zoo.storage.checkpoints import (
 from zoo.storage.programs import StepTogether, load_together, steps_of_point
 from zoo.storage.steps import chosen_step, damage_of, steps_in
 
-_MOST_ARRAYS = 8  # that a message lists
-_MAX_REASON = 1000  # characters, since a name or a list in the config may be long
+_MOST_ARRAYS = 8  # A message lists at most so many arrays.
+# A reason has at most so many characters: a list in a config may be long.
+_MAX_REASON = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A loaded model with its metadata."""
+  """A loaded model with its task, its config and its step.
+
+  Attributes:
+    model: The model, a `zoo.Model` that is ready to be called.
+    task: The `zoo.Task` that it was trained on.
+    config: The config of the run. A model that was saved without a run may have only
+      the sections `model` and `task`.
+    step: The number of steps that the model was trained for.
+  """
 
   # The config names the classes of both, so no type checker can know them.
-  model: Any  # a zoo.Model, ready to be called
-  task: Any  # the zoo.Task that it was trained on
-  config: Config  # of the run; without a run only the sections model and task
-  step: int  # the number of steps trained
+  model: Any
+  task: Any
+  config: Config
+  step: int
 
   def __repr__(self) -> str:
-    """The model's class, the task and the step, on one line."""
+    """Returns the class of the model, the task and the step, on one line."""
     model = type(self.model).__name__
     return f'SavedModel(model={model}(…), task={self.task!r}, step={self.step})'
 
@@ -64,18 +73,42 @@ class SavedModel:
 def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   """Opens a model from a run's workdir, its checkpoints, or what `zoo.save` wrote.
 
-  By default `step` is the newest, even while a run deletes old ones. The arrays go to
-  the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
-  were saved from; heads are split over the axis `model` of the mesh if it divides them.
-  The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
-  exist means a shipped checkpoint. The path may also be a file of `zoo.export`, or the
-  folder of a point of a sweep, whose steps the sweep may have saved together with those
-  of other points. Raises UserError for a folder without checkpoints, a missing step, a
-  newer format, or a model or task that is not registered; RunError for damaged files.
+  The class of the model and its arguments come from the saved config, so the caller
+  names neither. A class that is not part of ICL Zoo must be registered before.
+
+  The arrays go to the first device, or to the mesh that `jax.set_mesh` has set,
+  whatever devices they were saved from. On such a mesh heads are split over the axis
+  `model`, if its size divides their number.
+
+  Args:
+    path: A run's workdir, its folder of checkpoints, a folder of `zoo.save`, a file of
+      `zoo.export`, or the folder of a point of a sweep. A folder may be in a bucket:
+      gs://bucket/runs/a. A path `checkpoints/NAME` that does not exist means the
+      checkpoint of this name that ICL Zoo ships.
+    step: The step to open; None opens the newest one.
+
+  Returns:
+    The model with its task, its config and its step.
+
+  Raises:
+    UserError: If the path has no checkpoint or not this step, if its format is newer
+      than this version reads, if its model or task is not registered, or if the arrays
+      do not fit the model that the config names.
+    RunError: If files are damaged.
+
+  Example:
+    >>> config = {
+    ...   'model': {'name': 'yq_lsa'},
+    ...   'task': {'name': 'linear_regression', 'num_features': 2, 'context_length': 4},
+    ... }
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> zoo.save(model, 'models/a', config, step=10)
+    >>> zoo.load('models/a').step
+    10
   """
   path = workdir_path(path)
   if not is_url(path):
-    path = or_shipped(path).absolute()  # as Orbax needs it
+    path = or_shipped(path).absolute()  # Orbax needs an absolute path.
     if path.suffix == weight_files.SUFFIX and not path.is_dir():
       return _load_file(path, step)
   together = _step_together(path, step)
@@ -87,13 +120,14 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   except (UserError, RunError):
     if folder.exists():
       raise
-    return load(path, step)  # a run has deleted the step meanwhile, and has a newer one
+    # A run has deleted the step in the meantime, and has a newer one.
+    return load(path, step)
 
 
 def steps_of(path: str | os.PathLike[str]) -> list[int]:
   """Returns the steps that `load` finds in a folder, in order; [] if it has none.
 
-  Those of a point of a sweep may be saved together with those of other points.
+  The steps of a point of a sweep may be saved together with those of other points.
   """
   path = workdir_path(path)
   path = path if is_url(path) else or_shipped(path).absolute()
@@ -103,15 +137,18 @@ def steps_of(path: str | os.PathLike[str]) -> list[int]:
 
 
 def _own_steps(path: pathlib.Path) -> list[int]:
-  """The steps in a workdir or in its folder of checkpoints."""
+  """Returns the steps in a workdir or in its folder of checkpoints."""
   in_workdir = path / 'checkpoints'
   return steps_in(in_workdir if in_workdir.is_dir() else path)
 
 
 def _step_together(path: pathlib.Path, step: int | None) -> StepTogether | None:
-  """The step of a point of a sweep that only the program of several points has saved.
+  """Returns the step of a point that was saved only together with other points, if any.
 
-  Raises UserError if neither the point nor the program has the step.
+  A sweep trains several points in one program, and saves their states as one.
+
+  Raises:
+    UserError: If neither the point nor the program has the step.
   """
   together = steps_of_point(path)
   if not together:
@@ -125,7 +162,7 @@ def _step_together(path: pathlib.Path, step: int | None) -> StepTogether | None:
 
 
 def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
-  """The folder of a step, by default of the newest."""
+  """Returns the folder of a step, by default of the newest."""
   try:
     if not path.is_dir():
       what = 'is not a folder' if path.exists() else 'does not exist'
@@ -145,9 +182,10 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
 
 
 def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
-  from orbax.checkpoint import v1 as ocp  # slow to import
+  from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
-  reason = damage_of(folder, left_out=('optimizer/',))  # which no model needs
+  # A model needs no optimizer, so damage there does not count.
+  reason = damage_of(folder, left_out=('optimizer/',))
   if reason is not None:
     raise damaged(folder, reason)
   if is_url(folder) and not (folder / 'commit_success.txt').exists():
@@ -169,7 +207,7 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
 
 
 def _load_together(step: StepTogether) -> SavedModel:
-  """Opens the model of a point of a sweep at a step that was saved side by side."""
+  """Opens the model of a point of a sweep, at a step that was saved with other points."""
   metadata = read_json(step.folder / METADATA_FILE, dict)
   _, saved_step = _config_and_step(step.folder, metadata, None)
   config = cast(Config, ConfigDict(read_json(step.point / 'config.json', dict)))
@@ -205,9 +243,11 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
 def _config_and_step(
   folder: pathlib.Path, metadata: Any, step: int | None
 ) -> tuple[Config, int]:
-  """The config and the step, which is the wanted one unless that is None.
+  """Returns the config and the step, which is the wanted one unless that is None.
 
-  Raises UserError for another step or a newer format, RunError for damaged metadata.
+  Raises:
+    UserError: For another step or a newer format.
+    RunError: If the metadata are damaged.
   """
   try:
     if metadata['format'] > FORMAT:
@@ -233,7 +273,7 @@ def _config_and_step(
 def _abstract(
   folder: pathlib.Path, config: Config, saved: Mapping[str, jax.ShapeDtypeStruct]
 ) -> tuple[Any, Any, PyTree]:
-  """The task of a config, and the graph and the abstract state of its model."""
+  """Returns the task of a config, and the graph and the abstract state of its model."""
   for section, known in ('model', MODELS), ('task', TASKS):
     if (name := config[section]['name']) not in known:
       raise UserError(
@@ -252,9 +292,10 @@ def _abstract(
 def _as_saved(
   folder: pathlib.Path, state: PyTree, saved: Mapping[str, jax.ShapeDtypeStruct]
 ) -> PyTree:
-  """The abstract state with the saved precision and the shardings to load it with.
+  """Returns the abstract state with the saved precision and the shardings to load with.
 
-  Raises UserError unless both have the same arrays.
+  Raises:
+    UserError: If the saved arrays are not those of the state.
   """
   shapes = {name: array.shape for name, array in saved.items()}
   check_same_arrays(
@@ -265,7 +306,7 @@ def _as_saved(
   variables = {
     '.'.join(map(str, path)): variable
     for path, variable in nnx.to_flat_state(state)
-    if isinstance(variable, nnx.Variable)  # not an array that is a plain attribute
+    if isinstance(variable, nnx.Variable)  # An array may be a plain attribute instead.
   }
 
   def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -282,7 +323,7 @@ def _as_saved(
 
 
 def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
-  """The shapes of a state's arrays by name, as they are saved."""
+  """Returns the shapes of a state's arrays by name, as they are saved."""
 
   def shape(leaf: Any) -> tuple[int, ...]:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -296,7 +337,16 @@ def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
 def check_same_arrays(
   subject: str, shapes: Mapping[str, tuple], wanted: Mapping[str, tuple]
 ) -> None:
-  """Raises UserError, about the `subject`, unless it has the arrays of a model."""
+  """Raises UserError unless saved arrays have the names and shapes of a model's.
+
+  Args:
+    subject: The beginning of the message: what was read, and from where.
+    shapes: The shapes of the saved arrays, by name.
+    wanted: The shapes of the model's arrays, by name.
+
+  Raises:
+    UserError: If a name or a shape differs. The message lists up to 8 of them.
+  """
 
   def differing(some: Mapping[str, tuple], others: Mapping[str, tuple]) -> str:
     own = [f'{name} {some[name]}' for name in some if others.get(name) != some[name]]

@@ -49,7 +49,7 @@ from zoo.storage.loading import SavedModel, check_same_arrays, load, shapes_of
 from zoo.storage.steps import write_sums
 from zoo.theory.trust import changed_weights
 
-_NUM_PROMPTS = 4  # on which a saved model must predict what it did before
+_NUM_PROMPTS = 4  # A saved model must predict on them what it did before.
 
 
 def save(
@@ -61,20 +61,37 @@ def save(
 ) -> None:
   """Writes a model into a new folder, from which `zoo.load` restores it.
 
-  Args:
-    model: what is saved are its arrays, and the config that makes the rest.
-    path: a new folder, or an empty one; it may be in a bucket, gs://bucket/models/a.
-    config: the sections `model` and `task`, each with the name of a registered class
-      and its arguments, and whatever else a config has; a dict or a ConfigDict.
-    step: the number of steps that the model was trained for, ≥ 0.
+  The folder holds the arrays of the model, and the config from which `zoo.load` makes
+  everything else. The saved model is opened once and must predict the same as before.
+  An error leaves no folder behind.
 
-  Raises UserError for an edited model, if the folder is not empty, if the config makes
-  another model or JSON cannot hold it, or if the loaded model does not predict the same
-  on a few prompts; RunError if the folder cannot be written. An error leaves no folder
-  behind.
+  Args:
+    model: The model to save.
+    path: A folder that is missing or empty. It may be in a bucket:
+      gs://bucket/models/a.
+    config: A dict or a ConfigDict with the sections `model` and `task`, and whatever
+      else a config has. Each section has the `name` of a registered class and its
+      arguments.
+    step: The number of steps that the model was trained for, ≥ 0.
+
+  Raises:
+    UserError: If the model is edited (see `zoo.probing`), if the folder is not empty,
+      if the config makes another model or JSON cannot hold it, if `step` is negative,
+      or if the saved model predicts something else on 4 prompts.
+    RunError: If the folder cannot be written.
+
+  Example:
+    >>> config = {
+    ...   'model': {'name': 'yq_lsa'},
+    ...   'task': {'name': 'linear_regression', 'num_features': 2, 'context_length': 4},
+    ... }
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> zoo.save(model, 'models/a', config)
+    >>> type(zoo.load('models/a').model).__name__
+    'YqLSA'
   """
   target = workdir_path(path)
-  target = target if is_url(target) else target.absolute()  # as Orbax needs it
+  target = target if is_url(target) else target.absolute()  # Orbax needs this.
   state, metadata = _parts(model, _checked(config), step)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -92,15 +109,19 @@ def save(
 
 
 def _write(folder: pathlib.Path, items: Mapping[str, Any]) -> None:
-  """Writes a step with its checksums; raises RunError."""
-  from orbax.checkpoint import v1 as ocp  # slow to import
+  """Writes a step with its checksums.
+
+  Raises:
+    RunError: If the folder cannot be written.
+  """
+  from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   try:
     with orbax_context():
       ocp.save_checkpointables(str(folder), dict(items), overwrite=True)
     if not is_url(folder):
       for marker in folder.rglob('commit_success.txt'):
-        marker.write_text('')  # Orbax writes a path of this machine into it
+        marker.write_text('')  # Orbax writes a path of this machine into it.
     write_sums(folder)
   except Exception as error:
     raise RunError(f'{folder} cannot be written: {one_line(error)}') from error
@@ -111,17 +132,33 @@ def export(
   path: str | os.PathLike[str],
   config: Config | Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes a model as one file, NAME.safetensors, in place of any that is there.
+  """Writes a model as one file in the format of safetensors.
 
-  It has the weights by name, such as `layers.0.mixer.query.kernel`, and the config as
-  metadata: `zoo.load` opens it, and so does whatever reads safetensors.
+  The file has the weights by name, such as `layers.0.mixer.query.kernel`, and the
+  config as metadata. `zoo.load` opens it, and so does any other program that reads
+  safetensors. A file that is there already is replaced.
 
   Args:
-    saved: what `zoo.load` returned, or a model.
-    path: a file NAME.safetensors.
-    config: of a model that `zoo.load` did not return, as for `zoo.save`.
+    saved: A model, or what `zoo.load` returned.
+    path: The file, whose name must end with `.safetensors`.
+    config: A dict or a ConfigDict with the sections `model` and `task`, as `zoo.save`
+      takes it. It is needed for a model; what `zoo.load` returned has its own config.
 
-  Raises UserError as `zoo.save` does; RunError if the file cannot be written.
+  Raises:
+    UserError: If the path has another ending or is a folder, if the model is edited, if
+      the config makes another model or JSON cannot hold it, or if the saved model
+      predicts something else on 4 prompts.
+    RunError: If the file cannot be written.
+
+  Example:
+    >>> config = {
+    ...   'model': {'name': 'yq_lsa'},
+    ...   'task': {'name': 'linear_regression', 'num_features': 2, 'context_length': 4},
+    ... }
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> zoo.export(model, 'a.safetensors', config)
+    >>> type(zoo.load('a.safetensors').model).__name__
+    'YqLSA'
   """
   if isinstance(saved, SavedModel):
     model, config, step = saved.model, saved.config, saved.step
@@ -147,7 +184,11 @@ def export(
 
 
 def _checked(config: Config | Mapping[str, Any] | None) -> Config:
-  """The config as a ConfigDict; raises UserError unless it names model and task."""
+  """Returns the config as a ConfigDict.
+
+  Raises:
+    UserError: If the config does not name a model and a task.
+  """
   if not isinstance(config, Mapping | ConfigDict):
     raise UserError(
       f'the config is a {type(config).__name__}; it must be a dict or a ConfigDict '
@@ -156,7 +197,7 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
   try:
     fields: Any = config
     checked: Any = ConfigDict(fields)
-  except ValueError as error:  # a dot in the key of a dict
+  except ValueError as error:  # A key of a dict has a dot.
     raise UserError(f'the config cannot be saved: {error}') from None
   for section in 'model', 'task':
     own = checked.get(section)
@@ -166,7 +207,7 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
 
 
 def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, object]]:
-  """The state and the metadata to write."""
+  """Returns the state and the metadata to write."""
   step = check_count('step', step, minimum=0)
   if is_edited(model):
     raise UserError('the model is edited; save the model that it is a copy of')
@@ -184,7 +225,7 @@ def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, o
 
 
 def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:
-  """Raises UserError unless the loaded model predicts what the given one does."""
+  """Raises UserError unless the loaded model predicts the same as the given one."""
   prompt = saved.task.sample(jax.random.key(0), _NUM_PROMPTS)
   before, after = (_predict(m, prompt) for m in (model, saved.model))
   if np.array_equal(before, after, equal_nan=True):
@@ -201,7 +242,7 @@ def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:
 
 
 def _predict(model: Model, prompt: Prompt) -> np.ndarray:
-  """Predictions with other weights than the model's, which may all be 0."""
+  """Returns predictions with changed weights, since the model's own may all be 0."""
   # Calling a model may change it, so a copy is called.
   graph, *arrays = nnx.split(model, nnx.Param, ...)
   return np.asarray(compiled(functools.partial(_predicted, graph))(*arrays, prompt))

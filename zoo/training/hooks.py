@@ -1,4 +1,4 @@
-"""Hooks: what is called while a run trains, of the library and of a user's own."""
+"""Hooks: objects that a run calls while it trains, and the events that they get."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ class Event:
   """A logged step of a run.
 
   Attributes:
-    config: The config of the run. In a sweep it is that of the point.
-    workdir: The folder of the run. In a sweep it is that of the point.
+    config: The config of the run. In a sweep it is the config of the point.
+    workdir: The folder of the run. In a sweep it is the folder of the point.
     step: The number of steps that are done.
-    metrics: The line of the step in `metrics.jsonl`. A value that is not measured at
-      this step is None.
-    summary: The summary of the whole run at its last event, and None before.
+    metrics: The line of the step in `metrics.jsonl`: `loss`, `grad_norm`, `eval_risk`,
+      `exact_risk` and others by name. A value that is not measured at this step is
+      None.
+    summary: The summary of the whole run in its last event; None in all others.
+    model: A copy of the model as it is after this step.
   """
 
   config: Config
@@ -42,19 +44,22 @@ class Event:
   def model(self) -> Model:
     """A copy of the model as it is after this step.
 
-    After the next event it raises UserError, unless a save still holds the arrays.
+    Take it before training goes on: the next steps reuse the memory of its arrays.
+
+    Raises:
+      UserError: If training has gone on and the arrays are gone.
     """
     return self._make_model()
 
 
 class Hook:
-  """A hook of a run; a subclass overrides the methods that it needs.
+  """The base class of hooks; a subclass overrides the methods that it needs.
 
   A run calls the hooks of `zoo.train(config, workdir, hooks=[MyHook()])` in their
   order, in each of its processes. A sweep calls the same hooks for each of its points,
   whose folder is `event.workdir`. An error in a hook ends the run with its traceback;
-  what was saved before stays, and the same call goes on from there. A hook is not
-  saved: a run that goes on has the hooks of its caller.
+  what was saved before stays, and the same call resumes from there. Hooks are not
+  saved: a run that resumes has the hooks of the new call.
 
   Example:
     >>> class Norm(zoo.Hook):
@@ -68,36 +73,54 @@ class Hook:
   """
 
   def on_chunk(self, event: Event) -> None:
-    """Called at each logged step, the end of a compiled call, when its line stands."""
+    """Reacts to a logged step, after its line is written.
+
+    A logged step is the last one of a compiled call: the run stops there to log,
+    evaluate or save.
+
+    Args:
+      event: The step, with the numbers of all hooks in `metrics`.
+    """
 
   def on_evaluation(self, event: Event) -> Mapping[str, float] | None:
-    """Called after each evaluation, before its line is written.
+    """Measures the model after an evaluation, before the line of the step is written.
+
+    Args:
+      event: The step, whose `metrics` has the numbers of the run alone.
 
     Returns:
-      Numbers that are recorded beside those of the run, by name: in `metrics.jsonl`, in
-      TensorBoard, and in the metrics of the event. None adds nothing.
+      Numbers by name, which are recorded beside those of the run: in `metrics.jsonl`,
+      in TensorBoard, and in `event.metrics`. None adds nothing. Anything else, or a
+      name that the line has already, ends the run with a RunError.
     """
 
   def on_save(self, event: Event) -> None:
-    """Called after each save that is due, which may still be being written.
+    """Reacts to a save that was due, which may still be being written.
 
-    It is not called for the save with which a signal or a `break` of the caller ends
-    the run.
+    It is not called for the save that a signal or a `break` of the caller causes.
+
+    Args:
+      event: The step that is saved.
     """
 
   def on_end(self, event: Event) -> None:
-    """Called by the launch that ends the run, when `event.summary` is written.
+    """Reacts to the end of the run, after `summary.json` is written.
 
     The comparison of a single run with the baselines of its task is added to the
-    summary afterwards. A launch that is killed just before this call leaves it out.
+    summary afterwards. If the process is killed between the summary and this call, the
+    hook is not called any more.
+
+    Args:
+      event: The last event, whose `summary` is set.
     """
 
 
 def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
-  """Returns what the hooks return after an evaluation.
+  """Returns the numbers that the hooks measure after an evaluation, by name.
 
   Raises:
-    RunError: If a hook returns anything but numbers, or a name that the line has.
+    RunError: If a hook returns anything but a dict of numbers or None, or a name that
+      the line or another hook has.
   """
   numbers: dict[str, float] = {}
   for hook in hooks:
@@ -127,10 +150,10 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
 
 
 def record(event: Event, hooks: Sequence[Hook]) -> Event:
-  """Hands the line of a step to all hooks, the first of which write it.
+  """Hands the line of a step to all hooks; the first ones write it.
 
   Returns:
-    The event with the numbers that hooks have added, if the step is evaluated.
+    The event with the numbers that the hooks have added, if the step is evaluated.
   """
   if is_evaluated(event.config, event.step):
     numbers = finite_or_null(numbers_of_hooks(hooks, event))

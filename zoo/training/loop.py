@@ -1,4 +1,4 @@
-"""The loop of training: the compiled steps of one model or of many, call by call."""
+"""The loop of training: it calls the compiled steps of one model, or of many models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,25 @@ from zoo.training.evaluation import Fetched, Measured, evaluate
 
 
 class Chunk(NamedTuple):
-  """The result of the steps of one call, on the host."""
+  """The result of one call of the compiled steps, on the host.
 
-  step: int  # the number of steps that are done after the call
-  metrics: dict[str, np.ndarray]  # of the last step, as `run_steps` returns them
-  measured: Fetched  # the evaluation after the last step
-  is_saved: bool  # whether the state is to be saved before training goes on
+  Attributes:
+    step: The number of steps that are done after the call.
+    metrics: The metrics of the last step, as `run_steps` returns them.
+    measured: The evaluation after the last step.
+    is_saved: Whether the state is to be saved before training goes on.
+  """
+
+  step: int
+  metrics: dict[str, np.ndarray]
+  measured: Fetched
+  is_saved: bool
 
 
 class _Call(NamedTuple):
   """A chunk whose results may still be being computed."""
 
-  started: float  # by `time.monotonic`
+  started: float  # This is a time of `time.monotonic`.
   step: int
   metrics: dict[str, jax.Array]
   measured: Measured
@@ -38,10 +45,10 @@ class _Call(NamedTuple):
 class Loop:
   """Trains up to the last step, or until a signal; an iterator of chunks.
 
-  Training goes on when the next chunk is asked for, and a caller may save or read the
-  state between two chunks. A loop that looks ahead starts the steps of the next chunk
-  before it waits for the results of this one, so that the devices compute while the
-  caller records: its state may then be newer than the chunk, but never where the chunk
+  Training goes on when the next chunk is asked for, so that the caller may save or read
+  the state between two chunks. A loop that looks ahead starts the steps of the next
+  chunk before it waits for the results of this one: the devices compute while the
+  caller records. Its state may then be newer than the chunk, except after a chunk that
   is to be saved.
 
   Attributes:
@@ -71,11 +78,11 @@ class Loop:
     self.state, self.step = state, step
     self._training, self._is_saved = training, is_saved
     self._interruption, self._looks_ahead = interruption, looks_ahead
-    self._next: _Call | None = None  # the call that is ahead, if any
+    self._next: _Call | None = None  # This call has started ahead of its chunk.
     self._start = step, time.process_time()
-    self._done = step  # the number of steps whose results are on the host
-    self._seconds = 0.0  # that the devices have spent on steps
-    self._free = 0.0  # when they had done all that came before the next steps
+    self._done = step  # The results of so many steps are on the host.
+    self._seconds = 0.0  # The devices have spent this time on steps.
+    self._free = 0.0  # The devices had finished all earlier work at this time.
 
   def __iter__(self) -> Loop:
     return self
@@ -96,7 +103,10 @@ class Loop:
     return Chunk(call.step, *self._fetch(call), is_saved)
 
   def _advance(self) -> _Call | None:
-    """Starts the steps up to the next stop; None at the last step or after a signal."""
+    """Starts the steps up to the next stop.
+
+    The result is None at the last step and after a signal.
+    """
     training, config = self._training, self._training.config
     if self.step >= config.train.num_steps or self._interruption.due():
       return None
@@ -110,13 +120,13 @@ class Loop:
   def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Fetched]:
     """Waits for the steps of a call and for the evaluation after them.
 
-    The time of the steps counts from their start, or from the end of the evaluation
-    before if the devices were still busy with it, until the metrics of the last step
-    are there.
+    The time of the steps ends when the metrics of the last step are there. It begins
+    when the steps were started, or when the evaluation before them ended if the devices
+    were still busy with it.
     """
     results = call.metrics, call.measured
     for leaf in jax.tree.leaves(results):
-      leaf.copy_to_host_async()  # begins as soon as a result is there
+      leaf.copy_to_host_async()  # The copy begins as soon as a result is there.
     jax.block_until_ready(call.metrics)
     self._seconds += time.monotonic() - max(call.started, self._free)
     metrics, measured = jax.device_get(results)
@@ -124,12 +134,12 @@ class Loop:
     return metrics, measured
 
   def speed(self) -> tuple[float | None, float | None]:
-    """Returns steps per second and CPU-ms per step; None and None if there was no step.
+    """Returns steps per second and CPU-ms per step; both are None without steps.
 
-    The first counts the time of the steps alone: neither evaluation, nor records, nor
-    what the caller does between two chunks, nor the time in which a save stops
-    training. Saves that are written in the background may slow the steps down. The CPU
-    time is that of all threads of this process since the start, whatever they do.
+    The rate counts the time of the steps alone. It leaves out evaluation, records, the
+    work of the caller between two chunks, and the time in which a save stops training.
+    A save that is written in the background may slow the steps down. The CPU time
+    counts all threads of this process since the start, whatever they do.
     """
     start, cpu = self._start
     if self._done <= start:
@@ -141,7 +151,7 @@ class Loop:
 
 
 def next_stop(step: int, config: Config) -> int:
-  """Returns the step at which the next call ends: to log, evaluate or save there."""
+  """Returns the step at which the next call ends, in order to log, evaluate or save."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   kept = [at for at in kept_steps(config) if at > step]
   return min(config.train.num_steps, *((step // n + 1) * n for n in every), *kept)

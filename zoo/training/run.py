@@ -1,4 +1,9 @@
-"""A run: from a config to a trained model and its records, read from top to bottom."""
+"""A run: from a config to a trained model and its records, read from top to bottom.
+
+`train` and `training_run` are what users call. Both go through `events_of`, which
+checks and compiles everything, restores the newest saved step, trains, saves, and
+writes the summary. The functions below it stand in the order in which it calls them.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +58,14 @@ from zoo.training.summary import (
 
 
 class NotFiniteError(RunError):
-  """No model of a run has a finite loss, gradient and weights any more.
+  """The error of a run whose loss, gradient or weights are not finite any more.
 
-  `divergence` is what `diverged.json` says of a run that was trained alone.
+  If several models are trained side by side, it is raised when the last finite model is
+  lost.
+
+  Attributes:
+    divergence: What a sweep writes into `diverged.json` for this model: the step, its
+      loss and the reason.
   """
 
   def __init__(self, message: str, divergence: Divergence | None = None):
@@ -69,26 +79,39 @@ def train(
   hooks: Sequence[Hook] = (),
   compare: bool = False,
 ) -> Summary | None:
-  """Trains the model of a config, or resumes from the workdir.
+  """Trains the model of a config, or resumes the run that the workdir holds.
 
   If there are several processes, each must make the same call, with a workdir that they
   share; process 0 writes the records.
 
   Args:
     config: The config of the run, such as `zoo.default_config` returns.
-    workdir: The folder of the run. It may be in a bucket: gs://bucket/runs/a.
-    hooks: What is called while the run trains, as `zoo.Hook` says.
-    compare: Whether the summary also compares the model with the baselines of its task,
-      on `eval.num_compared` prompts.
+    workdir: The folder of the run. It may be in a bucket: gs://bucket/runs/a. A missing
+      or empty folder begins a new run. A folder with a run of the same config resumes
+      it from its newest checkpoint, or returns its summary if it has ended.
+    hooks: Objects that are called while the run trains (see `zoo.Hook`). Without hooks
+      the next steps start while the last ones are being recorded, which is faster.
+    compare: Whether the model is also compared with the baselines of its task at the
+      end, on `config.eval.num_compared` prompts.
 
   Returns:
-    The summary, which is also in `summary.json`. After SIGTERM it is None, everything
-    is saved, and the same call resumes.
+    The summary, which is also in `summary.json`. After SIGTERM the result is None; the
+    newest step is saved, and the same call resumes from it.
 
   Raises:
-    UserError: If the config or the workdir is invalid, before anything is written.
-    RunError: If the loss is not finite, or the disk is full.
-    KeyboardInterrupt: After Ctrl-C. Everything is saved, and the same call resumes.
+    UserError: If the config or the workdir is invalid, or if the memory is not enough
+      for a new run, before anything is written.
+    RunError: If the loss, the gradient or the weights are not finite, if the memory is
+      not enough for a run that resumes, or if the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C. The newest step is saved, and the same call resumes
+      from it.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> summary = zoo.train(config, 'runs/a')
+    >>> summary['step'], summary['exact_risk'] > summary['optimal_risk']
+    (10, True)
   """
   last = None
   for event in events_of(config, workdir, hooks, looks_ahead=not hooks):
@@ -101,12 +124,36 @@ def train(
 def training_run(
   config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook] = ()
 ) -> Generator[Event, None, None]:
-  """Trains like `train`, and yields each logged step, the last with the summary.
+  """Trains like `train`, and yields an event after each logged step.
 
-  A caller that stops early, by `break` or `close`, leaves a run whose state is saved at
-  that step; the same call goes on from there. So does a call after SIGTERM, which ends
-  the iteration. A finished run yields its last step. Raises what `train` raises;
-  several processes must stop at the same step.
+  The loop belongs to the caller: training goes on when the next event is asked for. A
+  caller that stops early, by `break` or `close`, leaves a run whose newest step is
+  saved, and the same call goes on from there. If there are several processes, all must
+  stop at the same step.
+
+  Args:
+    config: The config of the run, such as `zoo.default_config` returns.
+    workdir: The folder of the run, as `train` takes it.
+    hooks: Objects that are called before the event is yielded (see `zoo.Hook`).
+
+  Yields:
+    The event of each logged step. The last event has the summary. A run that has ended
+    already yields its last event only. SIGTERM ends the iteration without a summary.
+
+  Raises:
+    UserError: If the config or the workdir is invalid, or if the memory is not enough
+      for a new run, before anything is written.
+    RunError: If the loss, the gradient or the weights are not finite, if the memory is
+      not enough for a run that resumes, or if the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C. The newest step is saved, and the same call resumes
+      from it.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> for event in zoo.training_run(config, 'runs/a'):
+    ...   print(event.step, event.summary is not None)
+    10 True
   """
   return events_of(config, workdir, hooks, looks_ahead=False)
 
@@ -114,7 +161,18 @@ def training_run(
 def events_of(
   config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook], looks_ahead: bool
 ) -> Generator[Event, None, None]:
-  """Yields the events of a run, whose loop may look ahead of them, as `Loop` says."""
+  """Yields the events of a run: the whole course of `train` and `training_run`.
+
+  Args:
+    config: The config of the run.
+    workdir: The folder of the run.
+    hooks: The hooks of the caller.
+    looks_ahead: Whether the loop starts the next steps before the results of the last
+      ones are read (see `Loop`).
+
+  Yields:
+    An event for each logged step; the last one has the summary.
+  """
   config, workdir = validate_everywhere(config, workdir)
   training, initial, summary = None, None, None
   if processes.run_on_main(functools.partial(is_new, workdir)):
@@ -126,7 +184,7 @@ def events_of(
       workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
     ) as checkpoints,
   ):
-    if training is None:  # the folder has a run
+    if training is None:  # The folder has a run.
       summary = processes.run_on_main(
         lambda: finished_run(config, workdir, checkpoints.latest)
       )
@@ -151,7 +209,7 @@ def events_of(
             raise not_finite(config, chunk.metrics, checkpoints)
           risks = finish_evaluation(training.evaluation, chunk.measured)
           event = event_of(training, loop, chunk, risks, records)
-          with progress.hidden():  # hooks may print
+          with progress.hidden():  # Hooks may print.
             event = record(event, [records, board, *hooks])
           progress.show(event.metrics)
           if chunk.is_saved:
@@ -160,9 +218,9 @@ def events_of(
               for hook in hooks:
                 hook.on_save(event)
           if chunk.step < num_steps:
-            with progress.hidden():  # the caller may print
+            with progress.hidden():  # The caller may print.
               yield event
-      except GeneratorExit:  # the caller stops early
+      except GeneratorExit:  # The caller stops early.
         save_at_break(saves, loop)
         raise
       saves.save_last(loop.step, loop.state)
@@ -180,7 +238,7 @@ def events_of(
 
 
 def is_new(workdir: pathlib.Path) -> bool:
-  """Whether a folder is missing or empty."""
+  """Returns whether a folder is missing or empty."""
   return not workdir.is_dir() or not any(workdir.iterdir())
 
 
@@ -188,28 +246,29 @@ def prepare_new(config: Config) -> tuple[Training, State | None]:
   """Returns what `prepare` returns for a new run, before anything is written.
 
   Raises:
-    UserError: In every process, also if the memory is not enough.
+    UserError: In every process, as from `prepare`, and also if the memory is not
+      enough: nothing is lost yet, so that the user can change the config.
   """
   with processes.propagate_errors():
     try:
       return prepare(config, resumes=False)
-    except RunError as error:  # nothing is written yet
+    except RunError as error:  # Nothing is written yet.
       raise UserError(str(error)) from error
 
 
 def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
   """Checks and compiles what trains a run.
 
-  A run that resumes is checked, too, since its code may be new. It is checked with
-  random weights: those that `train.init_from` names were read when the run began, and
-  may be gone.
+  A run that resumes is checked, too, since its code may be new. The check uses random
+  weights then: the weights that `train.init_from` names were read when the run began,
+  and may be gone.
 
   Args:
     config: The valid config of the run.
     resumes: Whether the run goes on from a saved step.
 
   Returns:
-    What trains the run, and its state at step 0, which is None if it resumes.
+    The compiled training, and the state at step 0, which is None if the run resumes.
 
   Raises:
     UserError: In every process, if the ways in which the model predicts do not agree,
@@ -220,19 +279,24 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
     training = make_training(config, make_mesh(config))
     state: State | None = checked_state(training, from_source=not resumes)
     if resumes:
-      state = None  # before the memory for the steps is needed
+      state = None  # This frees its memory before the steps need it.
   return compile_training(training), state
 
 
 def checked_state(training: Training, from_source: bool = True) -> State:
-  """The state at step 0, of a model that can be saved and predicts in one way.
+  """Returns the state at step 0, after checking its model.
+
+  The check is that the model can be saved, and that all ways in which it predicts
+  agree.
 
   Args:
-    training: What trains the model.
-    from_source: Whether its weights are those of `train.init_from`, if it names any.
+    training: The compiled or uncompiled training of the model.
+    from_source: Whether the weights are read from `train.init_from`, if it names any.
 
   Raises:
-    UserError: As `check_can_be_saved` and `check_agreement` do.
+    UserError: If a leaf of the state cannot be saved, if two ways of predicting
+      disagree or one reads the target of the query, or if the initial weights cannot be
+      read.
   """
   check_can_be_saved(training.abstract)
   with on_mesh(training.mesh, training.config):
@@ -245,9 +309,11 @@ def checked_state(training: Training, from_source: bool = True) -> State:
 def validate_everywhere(
   config: Config, workdir: str | pathlib.Path
 ) -> tuple[Config, pathlib.Path]:
-  """A copy of the config, and the workdir as a path, checked in every process.
+  """Returns a copy of the config, and the workdir as a path, checked in every process.
 
-  All must have the same config.
+  Raises:
+    UserError: If the processes are not connected, if the config or the workdir is
+      invalid, or if a process has another config than process 0.
   """
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
@@ -255,8 +321,8 @@ def validate_everywhere(
       '--distributed is missing (in Python: jax.distributed.initialize)'
     )
   with processes.propagate_errors():
-    config = copy.deepcopy(validate(config))  # the caller may change it
-    make_mesh(config)  # raises UserError if the devices cannot form it
+    config = copy.deepcopy(validate(config))  # The caller may change its own.
+    make_mesh(config)  # It raises UserError if the devices cannot form the mesh.
     path = workdir_path(workdir)
   if jax.process_count() > 1:
     check_same_config(config)
@@ -277,9 +343,14 @@ def check_same_config(config: Config) -> None:
 def finished_run(
   config: Config, workdir: pathlib.Path, latest: int | None
 ) -> Summary | None:
-  """The summary of a finished run, to be called on process 0.
+  """Returns the summary of a run that has ended, and None if it has not.
 
-  `latest` is the newest step that is saved, None if the checkpoints were deleted.
+  It is called on process 0.
+
+  Args:
+    config: The config of this launch.
+    workdir: The folder of the run.
+    latest: The newest saved step; None if the checkpoints were deleted.
   """
   if latest not in (None, config.train.num_steps):
     return None
@@ -295,16 +366,16 @@ def finished_run(
 
 
 def begin(workdir: pathlib.Path, config: Config) -> None:
-  """Begins to change the folder of an earlier run, which goes on; for process 0.
+  """Prepares the folder of an earlier run that goes on, on process 0.
 
-  It gets the config of this launch, and loses the summary of fewer steps.
+  The folder gets the config of this launch. A summary of fewer steps is deleted.
   """
   open_workdir(workdir, config, held=True)
   (workdir / SUMMARY).unlink(missing_ok=True)
 
 
 def finished_event(config: Config, workdir: pathlib.Path, summary: Summary) -> Event:
-  """The last event of a finished run."""
+  """Returns the last event of a run that has ended."""
   line = (read_lines(workdir) or [{}])[-1]
   make_model = functools.partial(_saved_model, workdir)
   return Event(config, workdir, summary['step'], line, summary, make_model)
@@ -317,7 +388,7 @@ def _saved_model(workdir: pathlib.Path) -> Model:
 def restored(
   training: Training, checkpoints: Checkpoints, initial: State | None = None
 ) -> tuple[int, State]:
-  """The newest step that is saved and its state; 0 and the initial state if none is."""
+  """Returns the newest saved step and its state; by default 0 and the initial state."""
   step = processes.run_on_main(lambda: checkpoints.latest) or 0
   with on_mesh(training.mesh, training.config):
     if not step:
@@ -329,7 +400,7 @@ def restored(
 def event_of(
   training: Training, loop: Loop, chunk: Chunk, risks: Risks, records: Records
 ) -> Event:
-  """The event of a chunk, with its line of the log."""
+  """Returns the event of a chunk, whose metrics are the line of the log."""
   line = line_of(chunk.metrics, risks, loop.speed(), records.wall_time)
   make_model = functools.partial(model_of, training, loop.state['model'], chunk.step)
   return Event(training.config, records.workdir, chunk.step, line, None, make_model)
@@ -341,10 +412,16 @@ def line_of(
   speed: tuple[float | None, float | None],
   wall_time: float,
 ) -> dict[str, Any]:
-  """The line of a logged step of one model in `metrics.jsonl`.
+  """Returns the line of a logged step of one model in `metrics.jsonl`.
 
-  `metrics` are those of the step, which are scalars on the host, and `speed` is that of
-  the loop. A number that overflows is None, as one that is not measured.
+  Args:
+    metrics: The metrics of the step: scalars on the host.
+    risks: What was measured after the step.
+    speed: Steps per second and CPU-ms per step, from `Loop.speed`.
+    wall_time: Seconds since the run began.
+
+  Returns:
+    The numbers by name. A number that was not measured, or that overflows, is None.
   """
   return finite_or_null(
     {
@@ -366,9 +443,16 @@ def line_of(
 def model_of(
   training: Training, arrays: PyTree, step: int, at: int | None = None
 ) -> Model:
-  """A copy of the model with these arrays; UserError once the next step has them.
+  """Returns a copy of the model that has these arrays.
 
-  Of many models side by side it is the one with the number `at`.
+  Args:
+    training: The training that made the arrays.
+    arrays: The arrays of the model, or of many models along a first axis.
+    step: The number of steps after which the arrays were taken, for the message.
+    at: The number of the model among many models; None if there is only one.
+
+  Raises:
+    UserError: If the arrays are deleted, since the next step has started.
   """
   if any(array.is_deleted() for array in jax.tree.leaves(arrays)):
     raise UserError(
@@ -382,20 +466,29 @@ def model_of(
 
 
 def save_at_break(saves: Saves, loop: Loop) -> None:
-  """Saves the state for a caller that stops early, and waits; raises RunError."""
+  """Saves the state for a caller that stops early, and waits until it is written.
+
+  Raises:
+    RunError: If the state cannot be written. It is logged as well, since Python drops
+      an exception that a generator raises after `break`.
+  """
   try:
     saves.save_last(loop.step, loop.state)
   except RunError as error:
-    logging.error('%s', error)  # after `break` Python cannot raise it
+    logging.error('%s', error)  # Python does not raise it after `break`.
     raise
 
 
 def summarised(
   training: Training, loop: Loop, risks: Risks | None, wall_time: float
 ) -> Summary:
-  """The summary of a run after its last step, of these risks, where they are known."""
+  """Returns the summary of a run after its last step.
+
+  `risks` is None if an earlier launch ended after the last step, before it wrote a
+  summary; the model is measured again then.
+  """
   config, evaluation = training.config, training.evaluation
-  if risks is None:  # an earlier launch ended after the last step, without a summary
+  if risks is None:
     with on_mesh(training.mesh, config):
       measured = evaluate(config, evaluation, loop.state['model'], loop.step)
     risks = finish_evaluation(evaluation, jax.device_get(measured))
@@ -407,7 +500,13 @@ def summarised(
 def not_finite(
   config: Config, metrics: Mapping[str, Any], checkpoints: Checkpoints
 ) -> NotFiniteError:
-  """The error of a run whose newest step, of these metrics, is not finite."""
+  """Returns the error of a run whose newest step is not finite.
+
+  Args:
+    config: The config of the run.
+    metrics: The metrics of that step.
+    checkpoints: The checkpoints, whose newest step the message names.
+  """
   checkpoints.wait()
   step, latest = int(metrics['step']), checkpoints.latest
   # A folder in which nothing was saved may be used with another config.
@@ -427,9 +526,12 @@ def not_finite(
 def divergence_of(
   config: Config, metrics: Mapping[str, Any], wrong: UserError | None
 ) -> Divergence:
-  """The record of a model whose step, of these metrics, is not finite.
+  """Returns the record of a model that is not finite after a step.
 
-  `wrong` is what `wrong_prompts` says of the prompts of this step.
+  Args:
+    config: The config of the model.
+    metrics: The metrics of the step.
+    wrong: The error in the prompts of this step, as `wrong_prompts` finds it.
   """
   step, loss = int(metrics['step']), float(metrics['loss'])
   reason = f'step {step} is not finite'
@@ -448,7 +550,10 @@ def divergence_of(
 
 
 def wrong_prompts(config: Config, step: int) -> UserError | None:
-  """What is wrong with the prompts of a step, not with the weights; None if nothing."""
+  """Returns the error in the prompts of a step; None if the prompts are valid.
+
+  A loss that is not finite may come from the task instead of the weights.
+  """
   task = build_task(config)
   key = jax.random.fold_in(stream_of(config.seed, TRAIN_STREAM), step)
   try:

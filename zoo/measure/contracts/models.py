@@ -1,4 +1,4 @@
-"""Checks that a model of any class does what the library relies on."""
+"""Checks that a model of any class has the properties that the library relies on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
 from zoo.theory.trust import changed_weights, check_rule, without_zeros
 
-# From prompts to the facts of a model, with its own weights or with given ones.
+# A run maps prompts to the facts of a model, with its own weights or with given ones.
 Run = Callable[..., Facts]
 
 
@@ -45,10 +45,32 @@ class _Inputs(NamedTuple):
 
 
 def check_model(model: Predictor | nnx.Module, task: Task) -> None:
-  """Raises UserError unless a model keeps the contract on the prompts of a task.
+  """Checks that a model has the properties that the library relies on.
 
-  The message says in one line what is wrong. A class declares `order_invariant = True`
-  if the order of the examples does not matter, which is then checked.
+  It checks shapes and types; that predictions are finite, deterministic, and
+  independent of the other prompts of a batch and of the target of the query; that all
+  ways of predicting agree; that the gradient is finite and not 0; and that the model
+  works when it is compiled and after `nnx.split` and `nnx.merge`. A class may declare
+  `order_invariant = True` if the order of the examples does not matter; this is then
+  checked, too.
+
+  Args:
+    model: A model or another predictor.
+    task: The task on whose prompts the model is called.
+
+  Raises:
+    UserError: At the first property that is missing. The message says in one line what
+      is wrong.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> class Constant:
+    ...   def __call__(self, prompt):
+    ...     return prompt.y_query
+    >>> zoo.check_model(Constant(), task)
+    Traceback (most recent call last):
+    ...
+    zoo.core.errors.UserError: ...
   """
   name = type(model).__name__
   check_predictor(model)
@@ -84,9 +106,17 @@ def _check_predictions(
   prompt: Prompt,
   measure: Callable[..., Facts],
 ) -> tuple[Facts, Run]:
-  """Checks the facts of a model as one compiled program of the prompts; returns both.
+  """Checks the facts of a model, found by one compiled program of the prompts.
 
-  `measure` finds them.
+  Args:
+    name: The name of the model in messages.
+    model: The model.
+    task: The task of the prompts.
+    prompt: The prompts.
+    measure: The function that finds the facts.
+
+  Returns:
+    The facts with the weights of the model, and the function that finds them.
   """
   with noted(f'splitting {name}'):
     static, parameters, rest = _split(model)
@@ -112,7 +142,7 @@ def _check_predictions(
 
 
 def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
-  """The graph, the parameters and the rest of a module; others are static."""
+  """Returns the graph, the parameters and the rest; an object that is no module is static."""
   if not isinstance(model, nnx.Module):
     return model, None, None
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
@@ -120,14 +150,14 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
 
 
 def _merge(static: Any, inputs: _Inputs) -> Any:
-  """The model, with the given weights."""
+  """Returns the model with the given weights."""
   if not isinstance(static, nnx.GraphDef):
     return static
   return nnx.merge(static, inputs.parameters, inputs.rest, copy=True)
 
 
 def _facts(static: Any, inputs: _Inputs) -> Facts:
-  """What a model predicts, in whatever way."""
+  """Returns the predictions of a model in all of its ways."""
   model, prompt = _merge(static, inputs), inputs.prompt
   c = prompt.x.shape[1]
   lengths = sorted({0, 1, c // 2, c - 1} & {*range(c)})
@@ -137,7 +167,7 @@ def _facts(static: Any, inputs: _Inputs) -> Facts:
 
 
 def _more_facts(model: Any, constant: Prompt, static: Any, inputs: _Inputs) -> Facts:
-  """The predictions of other calls of a model, and the gradient of its loss."""
+  """Returns the predictions of other calls of a model, and the gradient of its loss."""
   name, merged, prompt = type(model).__name__, _merge(static, inputs), inputs.prompt
   with noted(f'{name}(prompt)'):
     facts = {'again': merged(prompt), 'constant': merged(constant)}
@@ -152,21 +182,21 @@ def _more_facts(model: Any, constant: Prompt, static: Any, inputs: _Inputs) -> F
 
 
 def _is_bound_to_its_trace(static: Any, inputs: _Inputs) -> bool:
-  """Whether a model can only be called in the trace in which its variables were made.
+  """Returns whether a model can be called only in the trace that made its variables.
 
-  This holds if its call has a transform of NNX, such as `nnx.remat` or `nnx.scan`. A
+  This is so if its call has a transform of NNX, such as `nnx.remat` or `nnx.scan`. A
   copy is tried, since a call that fails may leave an object incomplete.
   """
   model = _merge(static, inputs)
   try:
     jax.eval_shape(lambda: model(inputs.prompt))
-  except Exception:  # of NNX; an error of the model itself was raised by earlier calls
+  except Exception:  # NNX raised it: earlier calls would have raised the model's own.
     return True
   return False
 
 
 def _slopes(name: str, static: Any, inputs: _Inputs) -> list[Array]:
-  """The gradient of the loss at the query."""
+  """Returns the gradient of the loss at the query."""
   task, prompt = inputs.task, inputs.prompt
   if not jax.tree.leaves(inputs.parameters):
     raise UserError(f'{name} has no nnx.Param; there is nothing to train')
@@ -204,7 +234,7 @@ def _check_calls(name: str, facts: Facts) -> None:
 def _check_order_invariant(
   name: str, facts: Facts, run: Callable[[Prompt], Facts], prompt: Prompt
 ) -> None:
-  # A cycle through all examples, which leaves none in its place.
+  # The permutation is one cycle through all examples, so that none keeps its place.
   cycle = np.random.default_rng(0).permutation(prompt.x.shape[1])
   order = np.roll(cycle, 1)[np.argsort(cycle)]
   shuffled = dataclasses.replace(prompt, x=prompt.x[:, order], y=prompt.y[:, order])

@@ -1,4 +1,4 @@
-"""Checks that a task of any class does what the library relies on."""
+"""Checks that a task of any class has the properties that the library relies on."""
 
 from __future__ import annotations
 
@@ -38,17 +38,30 @@ from zoo.measure.curves import sample_losses, summarise
 from zoo.measure.predict import Programs
 from zoo.tasks.base import BaseTask
 
-_NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
-# Standard errors: by chance exceeded once in three million comparisons.
+_NUM_PAIRED = 512  # Bayes is compared with other baselines on so many prompts.
+# A difference of so many standard errors occurs by chance once in three million
+# comparisons.
 _SIGNIFICANT = 5
 
 
 def check_task(task: Task) -> None:
-  """Raises UserError unless a task, its loss, baselines and shifts keep the contract.
+  """Checks that a task, its loss, baselines and shifts have the properties relied on.
 
-  The message says in one line what is wrong. `bayes` is compared with the other
-  baselines on 512 prompts; it may not be worse than any of them by more than five
-  standard errors of the difference.
+  The baseline `bayes` is compared with the other baselines on 512 prompts. It may not
+  be worse than any of them by more than five standard errors of the difference.
+
+  Args:
+    task: The task to check.
+
+  Raises:
+    UserError: At the first property that is missing. The message says in one line what
+      is wrong.
+
+  Example:
+    >>> zoo.check_task(zoo.create_model)
+    Traceback (most recent call last):
+    ...
+    zoo.core.errors.UserError: ...
   """
   name = type(task).__name__
   check_object('a task', task, BaseTask, 'it must be a subclass of zoo.tasks.BaseTask')
