@@ -29,29 +29,35 @@ from zoo.storage.workdir import (
   locked,
 )
 
-CELLS = 'cells'  # the folder with a folder for each cell
+CELLS = 'cells'  # This folder has a folder for each cell.
 
-# What JSON can hold. The parameters of a cell say all that its row depends on, beside
-# the version of the library. A cell without parameters is computed by each call.
+# Parameters are values that JSON can hold. They say everything that the row of a cell
+# depends on, beside the version of the library. A cell without parameters is computed
+# by each call.
 Parameters = Mapping[str, Any] | None
-# The parameters of a cell and a folder in which it may keep what is not finished.
+# The arguments are the parameters of a cell, and a folder for its unfinished work.
 Compute = Callable[[Mapping[str, Any], pathlib.Path], Mapping[str, Any] | None]
 Draw = Callable[[Mapping[str, Row], pathlib.Path], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class CellTable:
-  """What a study computes: a row of numbers for each of its cells.
+  """A table that a study computes: a row of numbers for each of its cells.
 
   Attributes:
-    cells: The parameters of each cell, by its name. A row belongs to the parameters and
-      to the version of the library, and is stale after a change of either: name all
-      that the row depends on, such as the number of prompts.
-    compute: Returns the row of a cell, as JSON can hold it, from its parameters and a
-      folder of its own, in which a training can resume. None says that SIGTERM has
-      stopped the training, as it does of `zoo.train`.
-    draw: Writes pictures and tables into the folder of the study, from its rows by
-      cell. None draws nothing.
+    cells: The parameters of each cell, by its name. A row belongs to its parameters and
+      to the version of the library, and is stale after a change of either. The
+      parameters must therefore name everything that the row depends on, such as the
+      number of prompts.
+    compute: A function that returns the row of a cell, as a dictionary that JSON can
+      hold. Its arguments are the parameters of the cell and a folder of its own, in
+      which a training can resume. It returns None if SIGTERM has stopped the training,
+      as `zoo.train` does.
+    draw: A function that writes pictures and tables. Its arguments are the rows by
+      cell, and the folder of the study. None draws nothing.
+
+  Raises:
+    UserError: If there are no cells, or if a name or parameters are invalid.
   """
 
   cells: Mapping[str, Mapping[str, Any]]
@@ -59,7 +65,7 @@ class CellTable:
   draw: Draw | None = None
 
   def __post_init__(self) -> None:
-    """Raises UserError for a table without cells, and for other parameters."""
+    """Raises UserError for a table without cells, and for wrong names or parameters."""
     if not self.cells:
       raise UserError('the table of a study has no cells; it must have one or more')
     for name, parameters in self.cells.items():
@@ -84,35 +90,36 @@ def fill(
   *,
   again: bool = False,
 ) -> dict[str, Row] | None:
-  """Computes the rows that a folder lacks, and draws from all that it has.
+  """Computes the rows that a folder lacks, and draws from all rows that it has.
 
-  A row is written to `rows.jsonl` as soon as it is computed, so the same call resumes
-  after an interruption. Processes that share only the folder may fill different parts
-  at the same time.
+  A row is written to `rows.jsonl` as soon as it is computed, so that the same call
+  resumes after an interruption. Processes that share only the folder may fill different
+  parts at the same time.
 
   Args:
     table: The cells, and how to compute and to draw.
-    out: The folder of the study, which may be in a bucket, such as gs://bucket/study.
-    part: Computes every `part.number`-th of the cells alone, and draws nothing. The
-      call without a part draws, after all parts have ended.
+    out: The folder of the study. It may be in a bucket: gs://bucket/study.
+    part: The part of the cells to compute: every `part.number`-th cell, without
+      drawing. A call without a part draws, after all parts have ended.
     only: The names of the cells to compute; by default all of them.
-    again: Whether rows that are stale are computed again. They are of other parameters
-      or of another version; otherwise one line names them, and they are left out.
+    again: Whether stale rows are computed again. They have other parameters or another
+      version. Otherwise one line of the log names them, and they are left out.
 
   Returns:
     The rows by cell, in the order of the cells. Cells that were not computed and those
-    with stale rows are missing. None after SIGTERM.
+    with stale rows are missing. The result is None after SIGTERM.
 
   Raises:
-    UserError: For an unknown name in `only`, a damaged file, and an `out` that cannot
-      be the folder; as InUseError if another process is filling it or the same part.
+    UserError: If a name in `only` is unknown, if a file is damaged, if `out` cannot be
+      the folder, or if another process is filling the folder or the same part (this is
+      an InUseError).
     RunError: If the folder cannot be written.
     KeyboardInterrupt: After Ctrl-C; the same call then resumes.
 
   Example:
     >>> square = lambda parameters, folder: {'square': parameters['number'] ** 2}
     >>> cells = {f'number={n}': {'number': n} for n in (2, 3)}
-    >>> fill(CellTable(cells, square), 'runs/squares')
+    >>> studies.fill(studies.CellTable(cells, square), 'runs/squares')
     {'number=2': {'square': 4}, 'number=3': {'square': 9}}
   """
   for name in only:
@@ -142,7 +149,7 @@ def fill(
 
 
 def shared_out(names: Collection[str], part: Part | None) -> list[str]:
-  """The names of the cells that a call computes: all of them, or those of its part."""
+  """Returns the names of the cells that a call computes: all, or those of its part."""
   return [*names] if part is None else part.of([*names])
 
 
@@ -156,26 +163,27 @@ def complete(
   *,
   again: bool = False,
 ) -> dict[str, Row]:
-  """Computes the rows of a part that a folder lacks, and returns those of all cells.
+  """Computes the rows of a part that a folder lacks, and returns the rows of all cells.
 
-  It is what `fill` shares with studies that check or draw in a way of their own.
+  `fill` shares this function with studies that check or draw in their own way.
 
   Args:
     cells: The parameters of each cell, by its name.
     mine: The names of the cells that this call computes.
-    compute: Returns the row of a cell, which it is given the name of; None if the cell
+    compute: A function that returns the row of a cell, by its name; None if the cell
       cannot have a row now.
     folder: The folder of the study.
     interruption: Asks the call to stop.
     part: The part of the work that `mine` is. Another process may have another part.
-    again: Whether rows that are stale are computed again.
+    again: Whether stale rows are computed again.
 
   Returns:
     The rows by cell, without those that are missing or stale.
 
   Raises:
     Stopped: After a signal.
-    UserError: As `fill` does.
+    UserError: If a file is damaged, if parameters are invalid, or if another process is
+      filling the folder or the same part.
     RunError: If the folder cannot be written.
   """
   digests = {name: _digest(name, parameters) for name, parameters in cells.items()}
@@ -222,7 +230,7 @@ def complete(
 
 
 def _digest(name: str, parameters: Parameters) -> str:
-  """What the row of a cell belongs to: its parameters and the version."""
+  """Returns the digest of the parameters of a cell and of the version, for its row."""
   try:
     return version_digest(json.dumps(parameters, sort_keys=True))
   except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What all studies share: a folder in which models are trained, measured and kept."""
+"""The folder of a study, in which models are trained, measured and kept."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from zoo.storage.rows import version_digest, versions
 from zoo.training import sweeps
 from zoo.training.run_plots import logged
 
-# The config of a file name in configs/ and a variant.
+# The function returns the config of a file name in configs/ and a variant.
 GetConfig = Callable[[str, str], Config]
 
 _Item = TypeVar('_Item')
@@ -35,12 +35,20 @@ _Item = TypeVar('_Item')
 def run_in(
   out: str | os.PathLike[str],
 ) -> Iterator[tuple[pathlib.Path, Interruption]]:
-  """The folder `out`, and what asks the block that writes into it to stop.
+  """Makes the folder `out`, and catches the signals that ask its block to stop.
 
-  The folder is made if needed. It may be in a bucket, such as gs://bucket/paper. A
-  block that SIGTERM stops ends without an error, so that what comes after it is
-  reached. Raises KeyboardInterrupt after Ctrl-C; UserError, before anything is written,
-  for an `out` that cannot be a folder.
+  The folder may be in a bucket, such as gs://bucket/paper. After SIGTERM the block ends
+  without an error, so that the code after it is reached.
+
+  Args:
+    out: The folder, which is made if it is missing.
+
+  Yields:
+    The folder as a path, and what asks the block to stop.
+
+  Raises:
+    UserError: If `out` cannot be a folder, before anything is written.
+    KeyboardInterrupt: After Ctrl-C.
   """
   folder = workdir_path(out)
   try:
@@ -57,7 +65,7 @@ def run_in(
 
 @contextlib.contextmanager
 def writing(out: str | os.PathLike[str]) -> Iterator[None]:
-  """Raises RunError in place of an OSError of the block, which writes into `out`."""
+  """Raises a RunError in place of an OSError of the block, which writes into `out`."""
   try:
     yield
   except OSError as error:
@@ -69,9 +77,10 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
 def with_progress(
   kind: str, items: Mapping[str, _Item], interruption: Interruption
 ) -> Iterator[tuple[str, _Item]]:
-  """The items with their names, which are logged; raises Stopped after a signal.
+  """Yields the items with their names, and logs each; raises Stopped after a signal.
 
-  The log also says how long the rest takes, if its items take as long as those before.
+  The log also says how long the other items will take, if they take as long as those
+  before.
   """
   start = time.monotonic()
   for number, (name, item) in enumerate(items.items()):
@@ -92,22 +101,33 @@ def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
 
 
 class UntrainedError(Exception):
-  """A study asks for runs that are not there, and that are not to be trained."""
+  """The error of a study that needs runs which are missing and must not be trained."""
 
 
 class Trainer:
-  """Trains sweeps in one folder; runs that are finished there are not trained again.
+  """Trains sweeps in one folder, and trains nothing twice.
 
-  A run belongs to its config and to the version of the library: after a change of
-  either it is trained anew, in another folder. With `trains` False nothing is trained,
-  and UntrainedError is raised where something would have to be.
+  A run belongs to its config and to the version of the library. After a change of
+  either it is trained anew, in another folder.
+
+  Attributes:
+    asked: The names of the folders of the sweeps that were asked for, in order.
   """
 
   def __init__(
     self, folder: pathlib.Path, get_config: GetConfig, *, trains: bool = True
   ):
+    """Opens the folder; nothing is trained yet.
+
+    Args:
+      folder: The folder in which each sweep has a folder.
+      get_config: A function from the name of a file in configs/ and a variant to a
+        config.
+      trains: Whether missing runs are trained. If not, a call that would have to train
+        raises UntrainedError.
+    """
     self._folder, self._get_config, self._trains = folder, get_config, trains
-    self.asked: list[str] = []  # the folders of the sweeps that were asked for
+    self.asked: list[str] = []
 
   def __call__(
     self,
@@ -117,14 +137,29 @@ class Trainer:
     points: Sequence[sweeps.Point] = ({'seed': 0},),
     part: Part | None = None,
   ) -> list[sweeps.Row]:
-    """The rows of a sweep: each has the fields of its point, a summary and a `workdir`.
+    """Trains a sweep, unless it is finished, and returns its rows.
 
-    `config` is the name of a file in configs/, or of a registered model, with a variant
-    after a colon; `fields`, such as `task.noise_std`, are set for all points. The name
-    of the folder of this sweep alone is `name` and a digest of its config. Several
-    seeds, learning rates or initial scales are trained in one program; a single point
-    saves checkpoints during training. Raises Stopped after SIGTERM, and otherwise the
-    errors of `zoo.training.sweep`.
+    Several seeds, learning rates or initial scales are trained in one program. A single
+    point saves checkpoints during training.
+
+    Args:
+      name: The beginning of the name of the sweep's folder. A digest of the config
+        follows.
+      config: The name of a file in configs/ or of a registered model. A variant may
+        follow after a colon.
+      fields: Fields to set for all points, such as `task.noise_std`.
+      points: The points of the sweep, by default a single one with the seed 0.
+      part: The part of the points to train; None trains all.
+
+    Returns:
+      A row for each point, with its fields, its summary and its `workdir`.
+
+    Raises:
+      Stopped: After SIGTERM.
+      UntrainedError: If runs are missing, and the trainer must not train.
+      UserError: If the config, a field or a point is invalid.
+      RunError: If a point is not finite, or if the folder cannot be written.
+      KeyboardInterrupt: After Ctrl-C.
     """
     whole = self.config(config, fields)
     self.asked.append(f'{name}-{version_digest(to_json(whole))}')
@@ -136,43 +171,116 @@ class Trainer:
     except sweeps.LostPointsError as error:
       if self._trains:
         raise
-      raise UntrainedError from error  # a report without its numbers
+      raise UntrainedError from error  # The report then has no numbers of it.
     if rows is None:
       raise Stopped
     return rows
 
   def config(self, config: str, fields: Mapping[str, object] | None = None) -> Config:
-    """The config of a name, with fields set, both as for a call; raises UserError."""
+    """Returns the config of a name with fields set, as a call would train it.
+
+    Args:
+      config: The name of a file in configs/ or of a registered model. A variant may
+        follow after a colon.
+      fields: Fields to set, such as `task.noise_std`.
+
+    Raises:
+      UserError: If the name or a field is unknown, or if a value is invalid.
+    """
     file, _, variant = config.partition(':')
     return sweeps.at_point(self._get_config(file, variant), fields or {})
 
 
 def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
-  """The row with the least loss on held-out prompts."""
+  """Returns the row with the lowest loss on held-out prompts.
+
+  Args:
+    rows: Rows of a sweep, as a `Trainer` returns them. Rows without this loss are left
+      out, unless no row has it.
+
+  Example:
+    >>> studies.best([{'seed': 0, 'eval_risk': 2.0}, {'seed': 1, 'eval_risk': 1.5}])
+    {'seed': 1, 'eval_risk': 1.5}
+  """
   known = [row for row in rows if row['eval_risk'] is not None]
   return min(known or rows, key=lambda row: row['eval_risk'] or 0.0)
 
 
 def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[float]]:
-  """The logged steps of a run that have a field, and its values there."""
+  r"""Returns the logged steps of a run that have a field, and its values there.
+
+  Args:
+    row: The row of the run, as a `Trainer` returns it.
+    field: A number in the lines of `metrics.jsonl`, such as `loss` or `exact_risk`.
+
+  Returns:
+    The steps, and the value at each of them.
+
+  Raises:
+    UserError: If the log cannot be read.
+
+  Example:
+    >>> import pathlib
+    >>> line = '{"step": 10, "eval_risk": 0.5}\n'
+    >>> _ = pathlib.Path('metrics.jsonl').write_text(line)
+    >>> studies.history({'workdir': pathlib.Path()})
+    ([10], [0.5])
+  """
   return logged(row['workdir'], field)
 
 
 def histories(
   rows: Sequence[sweeps.Row], field: str = 'eval_risk'
 ) -> tuple[list[int], list[list[float]]]:
-  """The logged steps that the first of some runs has, and the values of each run."""
+  r"""Returns the logged values of several runs, which log at the same steps.
+
+  Args:
+    rows: The rows of the runs, as a `Trainer` returns them. There must be at least one.
+    field: A number in the lines of `metrics.jsonl`, such as `loss` or `exact_risk`.
+
+  Returns:
+    The steps of the first run, and a list of values for each run.
+
+  Raises:
+    UserError: If a log cannot be read.
+
+  Example:
+    >>> import pathlib
+    >>> line = '{"step": 10, "eval_risk": 0.5}\n'
+    >>> _ = pathlib.Path('metrics.jsonl').write_text(line)
+    >>> studies.histories([{'workdir': pathlib.Path()}] * 2)
+    ([10], [[0.5], [0.5]])
+  """
   curves = [history(row, field) for row in rows]
   return curves[0][0], [values for _, values in curves]
 
 
 def load(row: sweeps.Row, step: int | None = None) -> Any:
-  """The trained model of a run; `step` None is the last one."""
+  """Returns the trained model of a run.
+
+  Args:
+    row: The row of the run, as a `Trainer` returns it.
+    step: The step to open; None opens the newest one.
+
+  Raises:
+    UserError: If the run has no checkpoint or not this step.
+    RunError: If the checkpoint is damaged.
+
+  Example:
+    >>> config = {
+    ...   'model': {'name': 'yq_lsa'},
+    ...   'task': {'name': 'linear_regression', 'num_features': 2, 'context_length': 4},
+    ... }
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> zoo.save(model, 'models/a', config)
+    >>> type(studies.load({'workdir': 'models/a'})).__name__
+    'YqLSA'
+  """
   return zoo.load(row['workdir'], step).model
 
 
 def facts() -> dict[str, dict[str, str]]:
-  """The versions and the machine that the numbers of a report depend on."""
+  """Returns the versions and the machine that the numbers of a report depend on."""
   device = jax.devices()[0]
   machine = {
     'system': f'{platform.system()} {platform.machine()}',
@@ -186,7 +294,7 @@ def facts() -> dict[str, dict[str, str]]:
 
 
 def sections_of(tables: Mapping[str, Mapping[str, str]]) -> list[reports.Section]:
-  """A section of a report for each table of facts, by its heading."""
+  """Returns a section of a report for each table of facts, by its heading."""
   return [
     reports.Section(heading, tables=[reports.Table([*table.items()])])
     for heading, table in tables.items()

@@ -1,4 +1,4 @@
-"""Studies: models to train, numbers to measure, and the ranges that they must be in."""
+"""Studies: models to train, numbers to measure, and the ranges expected of them."""
 
 import dataclasses
 import math
@@ -35,12 +35,22 @@ HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
 NOT_RUN = 'not run here'
 
 _Number = int | float
-# What a study measures: a number, or one of each seed.
+# A study measures a number, or one number for each seed.
 Measured = _Number | Sequence[_Number]
 
 
 class Expected(NamedTuple):
-  """The range that a number must be in, ends included, and the source of the range."""
+  """The range in which a number is expected, and where the expectation comes from.
+
+  Attributes:
+    low: The lower end, which belongs to the range.
+    high: The upper end, which belongs to the range.
+    source: The source of the range, in words, such as a figure of a paper.
+
+  Example:
+    >>> studies.Expected(0.0, 1.0, 'a probability').holds([0.2, 0.9])
+    True
+  """
 
   low: float
   high: float
@@ -56,29 +66,63 @@ class Expected(NamedTuple):
     return f'{self.low:.5g} … {self.high:.5g}'
 
   def holds(self, measured: Measured) -> bool:
-    """Whether a number, or that of every seed, is in the range; NaN is in no range."""
+    """Returns whether a number, or the number of every seed, is in the range.
+
+    NaN is in no range.
+    """
     return all(self.low <= number <= self.high for number in _by_seed(measured))
 
 
 def near(value: _Number, tolerance: _Number, source: str) -> Expected:
-  """The range `value ± tolerance`."""
+  """Returns the range `value ± tolerance`.
+
+  Args:
+    value: The middle of the range.
+    tolerance: Half of the width of the range, ≥ 0.
+    source: The source of the range, in words.
+
+  Example:
+    >>> str(studies.near(0.5, 0.1, 'Table 1'))
+    '0.4 … 0.6'
+  """
   return Expected(float(value - tolerance), float(value + tolerance), source)
 
 
 def at_least(bound: _Number, source: str) -> Expected:
-  """The range of all numbers ≥ `bound`."""
+  """Returns the range of all numbers ≥ `bound`.
+
+  Args:
+    bound: The lower end, which belongs to the range.
+    source: The source of the range, in words.
+
+  Example:
+    >>> str(studies.at_least(0.5, 'Table 1'))
+    '≥ 0.5'
+  """
   return Expected(float(bound), math.inf, source)
 
 
 def at_most(bound: _Number, source: str) -> Expected:
-  """The range of all numbers ≤ `bound`."""
+  """Returns the range of all numbers ≤ `bound`.
+
+  Args:
+    bound: The upper end, which belongs to the range.
+    source: The source of the range, in words.
+
+  Example:
+    >>> str(studies.at_most(0.5, 'Table 1'))
+    '≤ 0.5'
+  """
   return Expected(-math.inf, float(bound), source)
 
 
 class Measurement(NamedTuple):
-  """The measured numbers of a study, and the panels of a picture of them, if any.
+  """The measured numbers of a study, and the panels of a picture of them.
 
-  What is measured for several seeds is a sequence with a number of each.
+  Attributes:
+    numbers: The numbers by name. A number that is measured for several seeds is a
+      sequence with one number for each seed.
+    panels: The panels of the picture; none for no picture.
   """
 
   numbers: Mapping[str, Measured]
@@ -87,23 +131,46 @@ class Measurement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """What to train and to measure, and what to expect of the numbers.
+  """A study: what to train and to measure, and what to expect of the numbers.
 
-  A study holds if every number with an expected range is in it, and a number that is
-  measured for several seeds is in it for every one of them. Expected ranges are
+  A study holds if every number with an expected range is in it. A number that is
+  measured for several seeds must be in the range for every seed. Expected ranges are
   written down before anything is measured, and do not change if they are missed.
+
+  Attributes:
+    name: The name, of letters, digits and underscores.
+    statement: What the study shows, in a sentence.
+    measure: A function that trains what it needs with its argument, a `Trainer`, and
+      returns the numbers.
+    setting: The task, the model, and what the numbers are, in a sentence.
+    source: The paper that the study follows.
+    expected: The expected ranges, by the name of the number.
+    minutes: About how many minutes the study takes on 2 CPU cores.
+
+  Raises:
+    UserError: If the name is invalid, or if an expected range is not an `Expected`.
+
+  Example:
+    >>> study = studies.Study(
+    ...   'half',
+    ...   'A half is 0.5.',
+    ...   lambda train: studies.Measurement({'half': 1 / 2}),
+    ...   expected={'half': studies.near(0.5, 0.01, 'arithmetic')},
+    ... )
+    >>> study.expected['half'].holds(0.495)
+    True
   """
 
-  name: str  # letters, digits and underscores
+  name: str
   statement: str
-  measure: Callable[[Trainer], Measurement]  # trains what it needs with the trainer
-  setting: str = ''  # in a sentence: the task, the model, and what the numbers are
+  measure: Callable[[Trainer], Measurement]
+  setting: str = ''
   source: str = ''
   expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
-  minutes: _Number | None = None  # about, on 2 CPU cores
+  minutes: _Number | None = None
 
   def __post_init__(self) -> None:
-    """Raises UserError for a name that is no name of a file, and for no ranges."""
+    """Raises UserError for an invalid name, and for an invalid range."""
     if not re.fullmatch(r'\w+', self.name):
       raise UserError(
         f'the name of a study is {self.name!r}; it must have letters, digits and '
@@ -118,16 +185,27 @@ class Study:
 
 
 class StudyResult(NamedTuple):
-  """A study and its measured numbers, which are None if it was not run here."""
+  """A study and its measured numbers.
+
+  Attributes:
+    study: The study.
+    numbers: The numbers by name; None if the study was not measured by this call.
+    minutes: The minutes that this call took.
+    plot: The picture; None without panels.
+    verdict: Whether all numbers are in their ranges, in words.
+  """
 
   study: Study
   numbers: Mapping[str, Measured] | None = None
-  minutes: float | None = None  # of this call
+  minutes: float | None = None
   plot: Plot | None = None
 
   @property
   def verdict(self) -> str:
-    """Whether all numbers are in their ranges, in words."""
+    """Whether all numbers are in their ranges, in words.
+
+    It is `holds`, `fails`, `measured` without expected ranges, or `not run here`.
+    """
     if self.numbers is None:
       return NOT_RUN
     expected = self.study.expected
@@ -138,7 +216,13 @@ class StudyResult(NamedTuple):
 
 
 class About(NamedTuple):
-  """What a report says of its studies, and the name of the file of their numbers."""
+  """The texts of a report, and the name of the file with its numbers.
+
+  Attributes:
+    title: The title of the page.
+    lead: The paragraph below the title; the verdicts follow.
+    file: The name of the JSON file with the numbers.
+  """
 
   title: str = 'Studies'
   lead: str = 'Trained and measured by ICL Zoo.'
@@ -154,23 +238,45 @@ def run(
   known: Sequence[Study] | None = None,
   about: About | None = None,
 ) -> list[StudyResult] | None:
-  """Measures the `wanted` studies in the folder `out`.
+  """Trains and measures studies in a folder, and writes a report.
 
-  What the folder keeps are finished runs, which belong to the configs and the points
-  that a study trains with: a run with other settings is trained anew, and all numbers
-  are measured again by each call, since they depend on the code of `measure`, too.
-  Writes the numbers of each study, and the folders of its runs, as a row of
-  `rows.jsonl`; its runs into a folder, and a figure (CSV, SVG, PNG) if it has panels;
-  and, for all `known` studies (None: those that are wanted), the numbers in one file
-  and `report.html`. Known studies that an earlier call measured in the folder are
-  measured again, too, unless something would have to be trained. With a `part`, such as
-  `Part(2, 4)`, it measures only every fourth of the wanted studies, from the second on,
-  and writes only their rows and figures.
+  The folder keeps finished runs. They belong to the configs and the points that a study
+  trains with: a run with other settings is trained anew. Each call measures all numbers
+  again, since they also depend on the code of `measure`.
 
-  Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
-  then resumes. Raises the errors of `run_in`, of `zoo.training.sweep`, and of a
-  study's own `measure`; RunError if the folder cannot be written; InUseError if another
-  process measures in the folder, or the same part.
+  The folder gets a row of `rows.jsonl` for each study, with its numbers and the folders
+  of its runs; its runs; a figure (CSV, SVG, PNG) if it has panels; and, for all known
+  studies, the numbers in one file and `report.html`.
+
+  Args:
+    wanted: The studies to train and to measure.
+    get_config: A function from the name of a file in configs/ and a variant to a
+      config.
+    out: The folder. It may be in a bucket: gs://bucket/studies.
+    part: The part of the wanted studies to measure. `Part(2, 4)` measures every fourth
+      study from the second on, and writes only their rows and figures, no report.
+    known: The studies of the report; None means the wanted ones. Known studies that an
+      earlier call measured in the folder are measured again, unless something would
+      have to be trained.
+    about: The texts of the report; None has the default texts.
+
+  Returns:
+    A result for each known study. The result is None after SIGTERM, and the same call
+    then resumes.
+
+  Raises:
+    UserError: If a study or a config is invalid, if `out` cannot be the folder, or if
+      another process measures in the folder or the same part (this is an InUseError).
+    RunError: If a run is not finite, or if the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
+
+  Example:
+    >>> study = studies.Study(
+    ...   'half', 'A half is 0.5.', lambda train: studies.Measurement({'half': 1 / 2})
+    ... )
+    >>> results = studies.run([study], lambda file, variant: None, 'runs/half')
+    >>> results[0].verdict, results[0].numbers
+    ('measured', {'half': 0.5})
   """
   known = wanted if known is None else known
   about = about or About()
@@ -211,7 +317,17 @@ def run(
 
 
 def table(results: Sequence[StudyResult]) -> str:
-  """The numbers as a table for a terminal, one per row."""
+  """Returns the numbers of studies as a table for a terminal, one number in a row.
+
+  Args:
+    results: The results that `run` returns.
+
+  Example:
+    >>> study = studies.Study('half', 'A half is 0.5.', lambda train: None)
+    >>> print(studies.table([StudyResult(study, {'half': 0.5})]))
+    study  number  expected  measured   verdict
+    half     half                 0.5  measured
+  """
   rows = [
     ['', *row, ''] if number else [result.study.name, *row, result.verdict]
     for result in results
@@ -221,7 +337,7 @@ def table(results: Sequence[StudyResult]) -> str:
 
 
 def report_page(results: Sequence[StudyResult], about: About) -> str:
-  """The HTML report: pictures, if any, then all numbers, their ranges and sources."""
+  """Returns the HTML report: pictures, if any, then all numbers, ranges and sources."""
   verdicts = [result.verdict for result in results]
   counts = [
     f'{verdict}: {verdicts.count(verdict)}' for verdict in dict.fromkeys(verdicts)
@@ -278,14 +394,14 @@ def _by_seed(measured: Measured) -> Sequence[float]:
 
 
 def _as_floats(measured: Any) -> Measured:
-  """What a study measured in the types that JSON has."""
+  """Returns what a study measured, in the types that JSON has."""
   if np.ndim(measured) == 0:
     return float(measured)
   return [float(number) for number in measured]
 
 
 def _text(measured: Measured) -> str:
-  """A number, or the mean over seeds with its interval, and the range of the seeds."""
+  """Returns a number, or the mean over seeds with its interval and range, as text."""
   numbers = _by_seed(measured)
   if len(numbers) == 1:
     return f'{numbers[0]:.5g}'
@@ -295,7 +411,7 @@ def _text(measured: Measured) -> str:
 
 
 def _rows(result: StudyResult) -> list[list[str]]:
-  """The name, the expected range and the measured value of each number."""
+  """Returns the name, the expected range and the measured value of each number."""
   numbers, expected = result.numbers or {}, result.study.expected
   return [
     [

@@ -113,7 +113,7 @@ def model_section(name: str) -> Any:
 
 
 def _argument(parameter: Parameter) -> Any:
-  """Returns what a config holds for an argument: its default, and the type of its flag."""
+  """Returns what a config holds for an argument: its default, and a type for flags."""
   default = None if parameter.default is parameter.empty else parameter.default
   annotation = parameter.annotation
   name = annotation.__name__ if isinstance(annotation, type) else str(annotation)

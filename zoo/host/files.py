@@ -1,4 +1,4 @@
-"""Reads files, local or in a bucket, and writes them whole or not at all."""
+"""Files on disks or in buckets, which are written whole or not at all."""
 
 import contextlib
 import math
@@ -15,22 +15,25 @@ from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 
 _Kind = TypeVar('_Kind')
 
-_LONGEST_NAME = 255  # bytes, on the disks of Linux, macOS and Windows
+_LONGEST_NAME = 255  # Linux, macOS and Windows allow names of so many bytes.
 
 
 class UnreadableFile(UserError):
-  """A file that cannot be read, or does not hold what it should."""
+  """The error of a file that cannot be read, or does not hold what it should."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-  """Whether a path names a folder in a bucket: gs://bucket/folder."""
-  return os.fspath(path).split('/')[0] == 'gs:'  # a Path drops slashes
+  """Returns whether a path names a folder in a bucket: gs://bucket/folder."""
+  return os.fspath(path).split('/')[0] == 'gs:'  # A Path drops slashes.
 
 
 def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """As `user_path`; a folder in a bucket becomes a path, too.
+  """Returns the path of a folder, which may be in a bucket; `~` is expanded.
 
-  Raises UserError for a bucket that cannot be used, or if the extra `gcs` is missing.
+  Raises:
+    UserError: If the path is not valid, if the bucket cannot be used, or if the extra
+      `gcs` is missing.
+    RunError: If the bucket cannot be reached.
   """
   if not is_url(path):
     return user_path(path)
@@ -38,7 +41,11 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def gcs() -> Any:
-  """The module zoo.host.gcs of buckets; raises UserError without its extra."""
+  """Returns the module zoo.host.gcs of buckets.
+
+  Raises:
+    UserError: If the extra `gcs` is missing.
+  """
   try:
     from zoo.host import gcs
   except ModuleNotFoundError as error:
@@ -48,12 +55,13 @@ def gcs() -> Any:
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The path with `~` or `~user` expanded.
+  """Returns a path with `~` or `~user` expanded.
 
-  Raises UserError for an unknown user, a zero byte, a name that is too long for any
-  disk, and a URL such as s3://bucket/run.
+  Raises:
+    UserError: If the user is unknown, if a name has a zero byte or is too long for any
+      disk, or if the path is a URL such as s3://bucket/run.
   """
-  # A Path has dropped one of the slashes; a drive of Windows has one letter.
+  # A Path has dropped one of the slashes. A drive of Windows has one letter.
   if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
     raise UserError(
       f'{str(path)!r} begins with {scheme[1]}:, which cannot be read or written here; '
@@ -74,7 +82,7 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def or_shipped(path: pathlib.Path) -> pathlib.Path:
-  """The path; for a `checkpoints/NAME` that does not exist the shipped checkpoint."""
+  """Returns the path; a missing `checkpoints/NAME` becomes the shipped checkpoint."""
   if path.parts[:1] == ('checkpoints',) and not path.exists():
     shipped = shipped_checkpoints().joinpath(*path.parts[1:])
     if shipped.is_dir():
@@ -83,16 +91,18 @@ def or_shipped(path: pathlib.Path) -> pathlib.Path:
 
 
 def shipped_checkpoints() -> pathlib.Path:
-  """The folder of the shipped checkpoints, in the package or in the repository."""
+  """Returns the folder of the shipped checkpoints, in the package or the repository."""
   package = pathlib.Path(__file__).parents[1]
   installed = package / 'shipped'
   return installed if installed.is_dir() else package.parent / 'checkpoints'
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-  """The content of a file; raises UnreadableFile.
+  """Returns the content of a file.
 
-  Raises RunError if it is in a bucket that cannot be reached.
+  Raises:
+    UnreadableFile: If the file cannot be read.
+    RunError: If it is in a bucket that cannot be reached.
   """
   try:
     return path.read_bytes()
@@ -103,7 +113,12 @@ def read_bytes(path: pathlib.Path) -> bytes:
 
 
 def read_text(path: pathlib.Path) -> str:
-  """The text of a UTF-8 file; raises UnreadableFile."""
+  """Returns the text of a UTF-8 file.
+
+  Raises:
+    UnreadableFile: If the file cannot be read or is not UTF-8.
+    RunError: If it is in a bucket that cannot be reached.
+  """
   try:
     return read_bytes(path).decode()
   except UnicodeDecodeError as error:
@@ -111,15 +126,28 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def read_json(path: pathlib.Path, kind: type[_Kind]) -> _Kind:
-  """The value in a JSON file as a type; raises UnreadableFile if it does not fit.
+  """Returns the value in a JSON file, as a type.
 
   The type may be a TypedDict, a NamedTuple, a dataclass or a container of these.
+
+  Raises:
+    UnreadableFile: If the file cannot be read, or does not fit the type.
+    RunError: If it is in a bucket that cannot be reached.
   """
   return parse_json(read_bytes(path), kind, str(path))
 
 
 def parse_json(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
-  """As `read_json`, of text that `source` names in messages."""
+  """Returns the value in a JSON text, as a type.
+
+  Args:
+    text: The text.
+    kind: The type, as for `read_json`.
+    source: The name of the text in messages.
+
+  Raises:
+    UnreadableFile: If the text is not JSON, or does not fit the type.
+  """
   try:
     return msgspec.json.decode(text, type=kind)
   except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -127,7 +155,7 @@ def parse_json(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
 
 
 def finite_or_null(content: Any) -> Any:
-  """Content for strict JSON: None in place of each float that is not finite."""
+  """Returns content for strict JSON, where floats that are not finite are None."""
   if isinstance(content, dict):
     return {name: finite_or_null(value) for name, value in content.items()}
   if isinstance(content, list | tuple):
@@ -140,17 +168,18 @@ def finite_or_null(content: Any) -> Any:
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   """Writes a whole file, or leaves the old one as it was; raises OSError.
 
-  The file is on the disk when this returns, so that it also outlives a power cut.
+  The file is on the disk when this function returns, so that it survives a power cut.
   """
   data = content.encode() if isinstance(content, str) else content
-  if is_url(path):  # an object is written whole or not at all
+  if is_url(path):  # An object is written whole or not at all.
     path.write_bytes(data)
     return
   me = f'{socket.gethostname()}-{os.getpid()}'
   temporary = path.with_name(f'.{path.name}.{me}.tmp')
-  temporary.unlink(missing_ok=True)  # of a process of the same number that was killed
+  # A process of the same number may have been killed while it wrote.
+  temporary.unlink(missing_ok=True)
   try:
-    with temporary.open('xb') as file:  # never through a symbolic link
+    with temporary.open('xb') as file:  # This mode does not follow a symbolic link.
       file.write(data)
       file.flush()
       os.fsync(file.fileno())
@@ -158,18 +187,18 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   except OSError:
     temporary.unlink(missing_ok=True)
     raise
-  with contextlib.suppress(OSError):  # not every system can sync a folder
+  with contextlib.suppress(OSError):  # Some systems cannot sync a folder.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-      os.fsync(folder)  # the name is on the disk, too
+      os.fsync(folder)  # The name is then on the disk, too.
     finally:
       os.close(folder)
 
 
 def create(path: pathlib.Path, content: str) -> None:
-  """Creates a file, if it does not exist; of several processes only one creates it.
+  """Creates a file if it is missing; of several processes only one creates it.
 
-  A process that finds the file may still read it empty, for a moment. Raises OSError.
+  A process that finds the file may read it empty for a moment. It raises OSError.
   """
   with contextlib.suppress(FileExistsError):
     if is_url(path):
@@ -180,7 +209,7 @@ def create(path: pathlib.Path, content: str) -> None:
 
 
 def names_in(folder: pathlib.Path) -> set[str]:
-  """The names in a folder; none if it does not exist. Raises OSError."""
+  """Returns the names in a folder, none if it does not exist; raises OSError."""
   try:
     return {path.name for path in folder.iterdir()}
   except FileNotFoundError:
@@ -188,7 +217,7 @@ def names_in(folder: pathlib.Path) -> set[str]:
 
 
 def names_below(folder: pathlib.Path) -> list[str]:
-  """All files below a folder, relative to it and sorted; raises OSError."""
+  """Returns all files below a folder, relative to it and sorted; raises OSError."""
   if is_url(folder):
     return gcs().names_below(folder)
 
@@ -203,7 +232,7 @@ def names_below(folder: pathlib.Path) -> list[str]:
 
 
 def delete_folder(folder: pathlib.Path) -> None:
-  """Deletes a folder, if it exists, and all in it; raises OSError."""
+  """Deletes a folder, if it exists, and everything in it; raises OSError."""
   with contextlib.suppress(FileNotFoundError):
     if is_url(folder):
       cast(Any, folder).rmtree()
@@ -212,10 +241,10 @@ def delete_folder(folder: pathlib.Path) -> None:
 
 
 def failures(path: pathlib.Path) -> tuple[type[BaseException], ...]:
-  """What reading or writing a path may raise; gcsfs has errors of its own."""
+  """Returns the errors of reading or writing a path; gcsfs has errors of its own."""
   return gcs().ERRORS if is_url(path) else (OSError,)
 
 
 def said(error: BaseException) -> str:
-  """What one of these errors says, in one line."""
+  """Returns what one of these errors says, in one line."""
   return getattr(error, 'strerror', None) or in_one_line(error)

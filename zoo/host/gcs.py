@@ -19,7 +19,7 @@ from gcsfs.retry import HttpError, is_retriable
 
 from zoo.core.errors import RunError, UserError, in_one_line
 
-# What gcsfs may raise.
+# These are the errors that gcsfs raises.
 ERRORS = (
   OSError,
   HttpError,
@@ -28,24 +28,26 @@ ERRORS = (
   google.auth.exceptions.GoogleAuthError,
 )
 
-# Else epath prefers TensorFlow, where it is installed.
+# Without this, epath uses TensorFlow if it is installed.
 os.environ['EPATH_USE_TF'] = 'false'
 if emulator := os.environ.get('STORAGE_EMULATOR_HOST'):
   os.environ.setdefault('TENSORSTORE_GCS_HTTP_URL', emulator)
 # A cached listing does not show what another process has written since.
 conf['gcs'] = conf['gs'] = {'use_listings_cache': False}
-logging.getLogger('gcsfs').setLevel(logging.CRITICAL)  # errors are raised, too
+logging.getLogger('gcsfs').setLevel(logging.CRITICAL)  # It raises its errors, too.
 
 
 class BucketPath(gpath.PosixGPath, pathlib.Path):  # pyright: ignore[reportIncompatibleMethodOverride]
-  """An epath of a bucket, for all code that takes a `pathlib.Path`."""
+  """A path in a bucket, for all code that takes a `pathlib.Path`."""
 
 
 def bucket_path(url: str) -> BucketPath:
-  """The folder of a URL.
+  """Returns the folder of a URL as a path.
 
-  Raises UserError for a malformed URL, for credentials that are refused and for a
-  bucket that does not exist; RunError for one that cannot be reached.
+  Raises:
+    UserError: If the URL is malformed, if credentials are refused, or if the bucket
+      does not exist.
+    RunError: If the bucket cannot be reached.
   """
   parts = re.fullmatch(r'gs:/+([a-z0-9][\w.-]*[a-z0-9])((?:/[^/]+)+)/?', url, re.A)
   if not parts or '/../' in f'{parts[2]}/' or '/./' in f'{parts[2]}/':
@@ -74,7 +76,7 @@ def create(path: pathlib.Path, content: str) -> None:
 
 
 def names_below(folder: pathlib.Path) -> list[str]:
-  """The names of all objects in a folder, relative to it and sorted."""
+  """Returns the names of all objects in a folder, relative to it and sorted."""
   prefix = len(str(folder).removeprefix('gs://')) + 1
   names = fsspec.filesystem('gcs').find(str(folder))
   # The console represents an empty folder by an object whose name ends in a slash.

@@ -21,7 +21,7 @@ _SIGNALS = [
 
 
 class Stopped(Exception):
-  """After a signal everything is saved, and the same call resumes."""
+  """The error that ends work after a signal; all is saved, and the same call resumes."""
 
 
 class Interruption:
@@ -30,10 +30,13 @@ class Interruption:
   A second signal has its usual effect. A signal that is ignored stays ignored: nohup
   ignores SIGHUP, and a shell script ignores SIGINT for its background jobs. If any of
   several processes gets the signal, all stop after the same step.
+
+  Attributes:
+    requested: The number of the signal that was received; None before.
   """
 
   def __init__(self):
-    self.requested: int | None = None  # the signal's number
+    self.requested: int | None = None
     self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
   def __enter__(self) -> Interruption:
@@ -46,7 +49,7 @@ class Interruption:
     return self
 
   def due(self) -> bool:
-    """Whether to stop here; all processes must call it at the same sync points."""
+    """Returns whether to stop here; all processes must call it at the same step."""
     requested = self.requested is not None
     if jax.process_count() == 1:
       return requested
@@ -59,10 +62,11 @@ class Interruption:
 
   def __exit__(self, *exception: object) -> None:
     for number, handler in self._before.items():
-      signal.signal(number, handler or signal.SIG_DFL)  # None: of other than Python
+      # A handler is None if other code than Python has set it.
+      signal.signal(number, handler or signal.SIG_DFL)
     self._before = {}
 
   def _request(self, number: int, frame: FrameType | None) -> None:
     self.requested = number
-    self.__exit__()  # a second signal has its usual effect
+    self.__exit__()  # A second signal has its usual effect.
     logging.info('stopping: saving everything; a second signal would prevent that')

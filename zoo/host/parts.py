@@ -1,4 +1,4 @@
-"""Parts of some work, one for each of several processes that share only a folder."""
+"""Parts of some work, for several processes that share only a folder."""
 
 import dataclasses
 import re
@@ -12,9 +12,21 @@ _Item = TypeVar('_Item')
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """The `index`-th of `number` parts, counted from 1.
+  """The `index`-th of `number` parts of some work, counted from 1.
 
-  Raises UserError unless 1 ≤ index ≤ number.
+  Each of several processes or machines does one part. They need no connection, and
+  share only the folder that they write into.
+
+  Attributes:
+    index: The number of this part, from 1 to `number`.
+    number: The number of all parts.
+
+  Raises:
+    UserError: Unless 1 ≤ index ≤ number.
+
+  Example:
+    >>> zoo.training.Part(2, 3).of(['a', 'b', 'c', 'd', 'e'])
+    ['b', 'e']
   """
 
   index: int
@@ -25,12 +37,12 @@ class Part:
       raise _refused(f'{self.index}/{self.number}')
 
   def of(self, items: Sequence[_Item]) -> list[_Item]:
-    """Every `number`-th item, from the `index`-th on."""
+    """Returns every `number`-th item, from the `index`-th on."""
     return [*items[self.index - 1 :: self.number]]
 
 
 def parse_part(text: str) -> Part:
-  """The part that a text such as 2/4 names; raises UserError."""
+  """Returns the part that a text such as 2/4 names; raises UserError for others."""
   match = re.fullmatch('([0-9]{1,9})/([0-9]{1,9})', text)
   if match is None:
     raise _refused(text)
@@ -38,5 +50,5 @@ def parse_part(text: str) -> Part:
 
 
 def _refused(text: str) -> UserError:
-  """The error for what names no part."""
+  """Returns the error for a text that names no part."""
   return UserError(f'the part is {text!r}; it must be I/N with 1 ≤ I ≤ N, such as 1/4')

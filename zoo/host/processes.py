@@ -1,8 +1,7 @@
 """Communication between the processes of one run.
 
 JAX runs the same program in every process. Facts that only one process knows, such as
-the contents of a folder, are sent to the others. A run of one process does without it,
-at no cost.
+the contents of a folder, are sent to the others. A run of one process sends nothing.
 """
 
 import contextlib
@@ -23,36 +22,36 @@ from zoo.core.errors import InUseError, RunError, UserError, in_one_line
 
 Result = TypeVar('Result')
 
-# Practically unlimited: if a process dies, its missing heartbeat ends those that wait
-# for it. The checksums of a large checkpoint may take hours.
-_LONG = 6 * 3600  # s
-# How long a failed process waits for others that failed with the same exit code.
-_MOMENT = 10  # s
+# This is in seconds, and practically unlimited: the checksums of a large checkpoint may
+# take hours. If a process dies, its missing heartbeat ends those that wait for it.
+_LONG = 6 * 3600
+# A failed process waits so many seconds for others that failed with the same exit code.
+_MOMENT = 10
 
-# The errors that one process raises in all of them; the first that fits is taken.
+# One process raises these errors in all processes. The first class that fits is taken.
 _ERRORS = InUseError, UserError, RunError
 
-_exchanges = itertools.count()  # every process counts the same ones
-# What `join` was told; a cluster that JAX has found has several processes.
+_exchanges = itertools.count()  # Every process counts the same exchanges.
+# `join` sets these numbers. A cluster that JAX has found has several processes.
 _joined = {'count': 2, 'index': 0}
 
 
 def count() -> int:
-  """The number of processes of this run, also where JAX has no device to compute on.
+  """Returns the number of processes of this run, even if JAX has no device.
 
-  A command asks by this before JAX starts, or after it has failed; in a run of one it
-  starts no backend. A run that computes asks by `jax.process_count()`.
+  A command calls this before JAX starts, or after it has failed. In a run of one
+  process it starts no backend. Code that computes calls `jax.process_count()` instead.
   """
   if not jax.distributed.is_initialized():
     return 1
   try:
     return jax.process_count()
-  except (AssertionError, RuntimeError):  # no device
+  except (AssertionError, RuntimeError):  # JAX has no device.
     return _joined['count']
 
 
 def index() -> int:
-  """The number of this process, from 0; as for `count`."""
+  """Returns the number of this process, from 0, even if JAX has no device."""
   if not jax.distributed.is_initialized():
     return 0
   try:
@@ -68,12 +67,21 @@ def join(
   num_processes: int | None = None,
   process_id: int | None = None,
 ) -> None:
-  """Joins the processes of a run; call it before anything else in JAX.
+  """Joins the processes of a run; it must be called before anything else in JAX.
 
-  Timeouts are in seconds. `coordinator` is HOST:PORT of process 0; without it JAX
-  detects a TPU pod, SLURM, Open MPI 4 or GKE. Raises UserError when none of these is
-  found, and when process 0 cannot be reached in time; JAX aborts the process when
-  others do not join in time, or when process 0 rejects it.
+  Args:
+    heartbeat_timeout: The seconds without a heartbeat after which a process counts as
+      lost.
+    start_timeout: The seconds to wait for the others at the start.
+    coordinator: HOST:PORT of process 0. Without it JAX detects a TPU pod, SLURM, Open
+      MPI 4 or GKE.
+    num_processes: The number of processes, with a `coordinator`.
+    process_id: The number of this process, from 0, with a `coordinator`.
+
+  Raises:
+    UserError: If the address is wrong or its port is taken, if no cluster is found, or
+      if process 0 cannot be reached in time. JAX itself aborts the process if others do
+      not join in time, or if process 0 rejects it.
   """
   if coordinator is not None:
     check_address('coordinator', coordinator)
@@ -107,8 +115,8 @@ def join(
 def propagate_errors() -> Iterator[None]:
   """Waits for all processes at the end of the block; an error in one is raised in all.
 
-  This holds for UserError, RunError and OSError, which other processes get as a
-  RunError; any other error ends its process at once.
+  This holds for UserError, RunError and OSError; other processes get an OSError as a
+  RunError. Any other error ends its process at once.
   """
   if jax.process_count() == 1:
     yield
@@ -130,7 +138,7 @@ def propagate_errors() -> Iterator[None]:
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:
-  """Calls `function` on process 0 only; returns its result or raises its error on all.
+  """Calls `function` on process 0 only; all get its result or its error.
 
   With several processes the result is sent as JSON.
   """
@@ -144,8 +152,8 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 
 
 def _exchange(content: Any) -> list[Any]:
-  """What each process gives, in their order; sent as JSON by JAX's own collectives."""
-  # A barrier may be waited for for hours, which not every platform's collectives may.
+  """Returns what each process gives, in order, sent as JSON by JAX's collectives."""
+  # Processes can wait at a barrier for hours. The collectives of some platforms cannot.
   _wait_at_barrier(f'exchange/{next(_exchanges)}', _LONG)
   text = np.frombuffer(json.dumps(content).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.array(text.size))
@@ -157,7 +165,7 @@ def _exchange(content: Any) -> list[Any]:
 
 
 def end_together(code: int) -> bool:
-  """Whether all processes are about to end with this code; waits up to ten seconds.
+  """Returns whether all processes are about to end with this code; waits for 10 s.
 
   If not, a process must exit without cleanup: a clean exit would wait for the other
   processes, which in turn wait for this one.
@@ -173,7 +181,7 @@ def end_together(code: int) -> bool:
 
 def _wait_at_barrier(name: str, timeout: int) -> None:
   """Waits for all processes, at most so many seconds; raises JAX's error."""
-  from orbax.checkpoint import multihost  # slow to import
+  from orbax.checkpoint import multihost  # It is slow to import.
 
   barrier = multihost.get_barrier_sync_fn()
   barrier(key=f'icl_zoo/{name}', timeout_ms=1000 * timeout)
@@ -197,9 +205,9 @@ def _wait_for(coordinator: str, timeout: int, me: str) -> None:
 
 
 def check_address(name: str, address: object) -> str:
-  """Returns `address`, called `name`, or raises UserError unless it is HOST:PORT."""
+  """Returns an address; raises UserError unless it is HOST:PORT."""
   try:
-    parts = urllib.parse.urlsplit(f'//{address}')  # which checks IPv6 and the port
+    parts = urllib.parse.urlsplit(f'//{address}')  # It checks IPv6 and the port.
     host = parts.netloc.rpartition(':')[0]
     # gRPC crashes on letters of other scripts.
     well_formed = re.fullmatch(r'\[.+\]|[A-Za-z0-9][\w.-]*', host, re.A)
@@ -215,7 +223,7 @@ def check_address(name: str, address: object) -> str:
 
 
 def _check_port(coordinator: str) -> None:
-  # gRPC would share the port with another coordinator, and split the calls.
+  # gRPC would share the port with another coordinator, and calls would go to either.
   port = int(coordinator.rpartition(':')[2])
   with socket.socket() as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

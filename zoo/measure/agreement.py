@@ -1,9 +1,9 @@
-"""The check before training: what a model predicts in several ways is the same.
+"""The check before training: all ways in which a model predicts must agree.
 
-Training, evaluation and exact theory each ask a model in another way: the loss may be
-that of its loops or of its learning rule, a curve reads `predictions`, and a probe
-calls it. A class that changes one of them and inherits the others would be trained on
-one function and measured on another.
+Training, evaluation and exact theory each ask a model in another way: the trained loss
+may come from its loops or from its learning rule, a curve reads `predictions`, and a
+probe calls the model. A class that changes one of these and inherits the others would
+be trained on one function and measured on another.
 """
 
 from __future__ import annotations
@@ -42,27 +42,30 @@ from zoo.theory.trust import (
 )
 
 NUM_PROMPTS = 16
-_NUM_SAMPLED = 512  # prompts whose numbers are looked at
-_NOISE = 1.0  # of the other weights
+_NUM_SAMPLED = 512  # The numbers of so many prompts are checked.
+_NOISE = 1.0  # The other weights differ from the model's own by noise of this size.
 
 
 def check_agreement(
   model: Predictor, task: Task, batch_size: int = NUM_PROMPTS
 ) -> None:
-  """Raises UserError if the ways in which a model predicts do not agree.
+  """Checks that all ways in which a model predicts agree.
 
-  On 16 prompts and with the model's weights, `__call__`, `predictions`, the loops whose
-  loss is trained, the layer's equation on tokens, the learning rule and the exact form
-  agree where the model has them; no prediction moves with the targets, with other
-  prompts, or with later examples; and all of them are finite float32. The prompts of
-  the task are checked first, up to 512 of a batch. All is checked twice, with the
-  initial weights and with others, since zeros or an identity may hide a mistake that
-  shows once the model is trained.
+  The ways are `__call__`, `predictions`, the loops whose loss is trained, the equation
+  of a layer on tokens, the learning rule, and the exact form, where the model has them.
+  They must agree on 16 prompts. No prediction may change with the targets, with other
+  prompts, or with later examples, and all must be finite float32. The prompts of the
+  task are checked first, up to 512 of a batch. Everything is checked twice, with the
+  initial weights and with other weights: zeros or an identity may hide a mistake that
+  appears once the model is trained.
 
   Args:
-    model: a model, or any predictor.
-    task: the task on whose prompts it is to be trained.
-    batch_size: prompts of a training step, ≥ 1.
+    model: A model, or any predictor.
+    task: The task on whose prompts it is to be trained.
+    batch_size: The number of prompts of a training step, ≥ 1.
+
+  Raises:
+    UserError: If two ways disagree, or if prompts or predictions are wrong.
   """
   name = type(model).__name__
   num_sampled = max(NUM_PROMPTS, min(_NUM_SAMPLED, batch_size))
@@ -98,16 +101,17 @@ def check_agreement(
             at_query,
             predictions['alone'],
           )
-  with noted(f'{name}(prompt) of 0 examples'):  # as curves ask for
+  with noted(f'{name}(prompt) of 0 examples'):  # Curves begin with 0 examples.
     fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
   check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))
 
 
 def predictions_of(model: Any, task: Task, prompt: Prompt) -> Facts:
-  """The predictions of a model in all ways that it has, by name; to be traced.
+  """Returns the predictions of a model in all of its ways, by name; it is traced.
 
-  Raises UserError for one of the wrong form, and for a loss that is not one number per
-  prompt.
+  Raises:
+    UserError: If a prediction has another shape or type than the targets, or if the
+      loss is not one number for each prompt.
   """
   name = type(model).__name__
   predictions = facts_of(name, model, prompt, task)
@@ -135,7 +139,7 @@ def predictions_of(model: Any, task: Task, prompt: Prompt) -> Facts:
 
 
 def _exact_form(model: HasExactForm) -> Any:
-  """The exact form of a model; None if its hyper-parameters have none."""
+  """Returns the exact form of a model; None if its hyper-parameters have none."""
   try:
     return model.exact_form()
   except UserError:

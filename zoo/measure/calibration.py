@@ -230,7 +230,7 @@ def _likelihoods(
 
 
 def _is_known(said: Any) -> Bool[Array, ' *b']:
-  """Returns whether a number, or a component of a mixture, has the standard deviation 0."""
+  """Returns whether a number, or a component of a mixture, has standard deviation 0."""
   if isinstance(said, GaussianMixture):
     return jnp.any((said.stds == 0) & (said.weights > 0), axis=-1)
   if isinstance(said, Mixture):
@@ -302,7 +302,7 @@ def _divergence(
 
 
 def _mean_of_log_ratio(first: Distribution, second: Distribution) -> Float[Array, ' b']:
-  """Returns the weighted mean of log p − log q over values of the first distribution."""
+  """Returns the weighted mean of log p − log q over values of `first`."""
 
   def at(v: Array) -> Array:
     y, weight = _value_at(first, v)
@@ -490,7 +490,7 @@ def calibration(
 def _described(
   predictor: Predictor, prompt: Prompt, task: Task
 ) -> Distribution | Classes:
-  """Returns what `said_by` does; raises UserError if the label is a number or a class."""
+  """Returns what `said_by` does; raises UserError for a number or a class."""
   said: Any = said_by(predictor, prompt, task)
   if not isinstance(said, Distribution | Classes):
     raise UserError(

@@ -1,4 +1,4 @@
-"""A model and the baselines of its task, on the same prompts."""
+"""The comparison of a model with the baselines of its task, on the same prompts."""
 
 from __future__ import annotations
 
@@ -24,33 +24,48 @@ from zoo.measure.statistics import estimate
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
-MODEL = 'model'  # the model's name among those of the baselines
-# A predictor without `predictions` is compiled for each length, so it gets few.
+MODEL = 'model'  # The model has this name among the baselines.
+# A predictor without `predictions` is compiled for each length, so that it is measured
+# at few lengths.
 _FEW, _MANY = 8, 128
-_NUM_SLOW_PROMPTS = 512  # for baselines that are slow at every length
-_NUM_HOST_PROMPTS = 128  # for baselines that another library fits on the host
-# Multiplications of a baseline, up to a constant, over all lengths and prompts; they
-# take about ten seconds of a CPU.
+_NUM_SLOW_PROMPTS = 512  # Baselines that are slow at every length get so many prompts.
+_NUM_HOST_PROMPTS = 128  # Baselines that another library fits get so many prompts.
+# A baseline may take so many multiplications, up to a constant, over all lengths and
+# prompts. They take about ten seconds of a CPU.
 _BUDGET = 2e10
-_ENOUGH = 128  # prompts that a curve needs
-_SIGNIFICANT = 4  # standard errors: by chance exceeded once in 30,000 comparisons
+_ENOUGH = 128  # A curve needs so many prompts.
+# A difference of so many standard errors occurs by chance once in 30,000 comparisons.
+_SIGNIFICANT = 4
 
 
 class Measured(TypedDict):
-  """The loss of one predictor; None where it is not measured or not finite."""
+  """The loss of one predictor; None where it is not measured or not finite.
+
+  Attributes:
+    num_prompts: The number of prompts.
+    num_examples: The numbers of examples before the query, in order.
+    mean: The mean loss at each of them.
+    standard_error: The standard error of each mean.
+    median: The median loss at each of them.
+    difference: The model's mean loss at the query minus that of this predictor.
+    difference_stderr: The standard error of the difference, on the same prompts.
+    exact: The exact risk at the query.
+    accuracy: The share of correct labels at each number of examples; None unless the
+      labels are classes.
+    nll: The negative log likelihood of the query's observed label, in nats. It is there
+      if the model and this predictor have a distribution of numbers.
+    nll_stderr: The standard error of `nll`.
+  """
 
   num_prompts: int
-  num_examples: list[int]  # before the query
+  num_examples: list[int]
   mean: list[float | None]
   standard_error: list[float | None]
   median: list[float | None]
-  difference: float | None  # the model's loss at the query minus this one's
+  difference: float | None
   difference_stderr: float | None
-  exact: float | None  # the exact risk at the query
-  # The share of right labels at each length; None unless they are classes.
+  exact: float | None
   accuracy: NotRequired[list[float | None] | None]
-  # The negative log likelihood of the query's observed label, in nats; only beside a
-  # model with a distribution of numbers, for what has one itself.
   nll: NotRequired[float | None]
   nll_stderr: NotRequired[float | None]
 
@@ -58,25 +73,36 @@ class Measured(TypedDict):
 class _Losses(NamedTuple):
   """The losses of a predictor on p prompts at n lengths, and its exact risk."""
 
-  losses: Float[np.ndarray, 'p n *m']  # for classes with accuracies on a last axis
+  losses: Float[np.ndarray, 'p n *m']  # Classes have accuracies on a last axis, too.
   lengths: Sequence[int]
   exact: float | None
 
 
-# By name; the model comes first, and then the baselines in the order of the task.
+# A comparison has the model first, and then the baselines in the order of the task.
 Comparison = dict[str, Measured]
 
 
 def compare(
   model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
 ) -> Comparison | None:
-  """A model and the baselines of its task, on prompts that depend only on `seed`.
+  """Compares a model with the baselines of its task, on the same prompts.
 
-  Large tasks and slow baselines get fewer prompts; returns None if there would be fewer
-  than two. A baseline that fails, as of a library that is missing, is left out with a
-  warning. Raises UserError for a model that cannot be
-  called on the task's prompts, or whose `predictions` or `learning_rule` contradict its
-  `__call__`.
+  Large tasks and slow baselines get fewer prompts. A baseline that fails, for example
+  since its library is not installed, is left out with a warning.
+
+  Args:
+    model: The model, or another predictor.
+    task: The task, whose baselines and loss are used.
+    num_prompts: The largest number of prompts.
+    seed: The seed of the prompts, ≥ 0. They depend on nothing else.
+
+  Returns:
+    What was measured by name: `model` first, then the baselines in the order of the
+    task. None if the task is so large that there would be fewer than two prompts.
+
+  Raises:
+    UserError: If the model cannot be called on the task's prompts, or if its
+      `predictions` or `learning_rule` contradict its `__call__`.
   """
   comparisons = compare_all([model], task, num_prompts, seed)
   return None if comparisons is None else comparisons[0]
@@ -89,10 +115,22 @@ def compare_all(
   seed: int = 0,
   is_checked: bool = False,
 ) -> list[Comparison] | None:
-  """Like `compare`, for several models of one class; measures each baseline once.
+  """Compares several models of one class like `compare`; measures each baseline once.
 
-  `is_checked` says that the ways in which the models predict are known to agree, as
-  they are in a run, each launch of which checks them.
+  Args:
+    models: The models.
+    task: The task, whose baselines and loss are used.
+    num_prompts: The largest number of prompts.
+    seed: The seed of the prompts, ≥ 0.
+    is_checked: Whether the ways in which the models predict are known to agree, as they
+      are in a run, each launch of which checks them.
+
+  Returns:
+    A comparison for each model; None if there would be fewer than two prompts.
+
+  Raises:
+    UserError: If a model cannot be called on the task's prompts, if it contradicts
+      itself, or if a baseline is named `model`.
   """
   lengths, num_prompts = _lengths_and_prompts(models[0], task, num_prompts)
   if num_prompts < 2:
@@ -109,7 +147,7 @@ def compare_all(
       slow[name] = baseline
     else:
       fast[name] = baseline
-  programs = Programs()  # which all models share
+  programs = Programs()  # All models share these.
   if not is_checked:
     check_ways(models, task, num_prompts, seed, programs)
   measure = functools.partial(_measure, task=task, seed=seed, programs=programs)
@@ -125,7 +163,7 @@ def compare_all(
     )
     try:
       of_baselines |= together(group)
-    except Exception:  # each alone, to see which one fails
+    except Exception:  # Each is measured alone, to find the one that fails.
       of_baselines |= _without_failing(together, group)
   comparisons = []
   for model, of_model in zip(models, of_models, strict=True):
@@ -144,7 +182,7 @@ def compare_all(
 def _lengths_and_prompts(
   model: Predictor, task: Task, num_prompts: int
 ) -> tuple[list[int], int]:
-  """The numbers of examples to measure at, denser near 0, and of prompts."""
+  """Returns the numbers of examples to measure at, denser near 0, and of prompts."""
   c, most = task.context_length, _FEW if one_pass(model) is None else _MANY
   lengths = [*range(c + 1)]
   if c >= most:
@@ -156,9 +194,9 @@ def _lengths_and_prompts(
 
 
 def affordable(task: Task, num_lengths: int = 1) -> int:
-  """The number of prompts on which predictors can be measured in about ten seconds.
+  """Returns the number of prompts on which predictors take about ten seconds.
 
-  Baselines decompose matrices of `[c, d]`, or of `[c, c]` if c < d or they are kernels.
+  Baselines decompose matrices `[c, d]`, or `[c, c]` if c < d or if they are kernels.
   """
   c, d = task.context_length, task.num_features
   return int(_BUDGET / (num_lengths * c * d * max(c, d)))
@@ -172,7 +210,7 @@ def _measure(
   seed: int,
   programs: Programs,
 ) -> dict[str, _Losses]:
-  """The losses of predictors on the same prompts, and their exact risks, by name."""
+  """Returns the losses of predictors on the same prompts, and exact risks, by name."""
   if not predictors:
     return {}
   losses = losses_of(
@@ -193,16 +231,17 @@ def _measure(
 def _without_failing(
   measure: Callable[..., dict[str, _Losses]], baselines: Mapping[str, Predictor]
 ) -> dict[str, _Losses]:
-  """The losses of the baselines that do not fail; warns of those that do.
+  """Returns the losses of the baselines that do not fail; warns of the others.
 
-  A baseline that fails, as of a missing library, must not cost a run its result.
+  A baseline that fails, for example since a library is missing, must not cost a run its
+  result.
   """
   measured: dict[str, _Losses] = {}
   for name, baseline in baselines.items():
     try:
       measured |= measure({name: baseline})
     except Exception as error:
-      is_own = not isinstance(error, UserError)  # then the traceback says where
+      is_own = not isinstance(error, UserError)  # The traceback then says where.
       kind = f'{type(error).__name__}: ' if is_own else ''
       reason = kind + in_one_line(error)
       logging.warning('the baseline %s is left out: %s', name, reason, exc_info=is_own)
@@ -217,7 +256,10 @@ def _add_nll(
   seed: int,
   programs: Programs,
 ) -> None:
-  """Adds the negative log likelihoods of a model with a distribution and of `bayes`."""
+  """Adds the negative log likelihoods of the model and of `bayes` to a comparison.
+
+  Both must have a distribution of numbers.
+  """
   if task.label_kind != 'numbers' or not has_distribution(model):
     return
   few = task.sample(stream_of(seed, CURVE_STREAM), 1)
@@ -231,13 +273,13 @@ def _add_nll(
   for name, predictor in predictors.items():
     number = comparison[name]['num_prompts']
     nll = sample_nll({name: predictor}, task, number, seed, programs)[name]
-    # Infinite where a label is known, and so its density unbounded.
+    # It is infinite if a label is known, since the density is then unbounded.
     known = estimate(nll) if np.isfinite(nll).all() else (None, None)
     comparison[name]['nll'], comparison[name]['nll_stderr'] = known
 
 
 def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Measured:
-  """The losses of a predictor in numbers, with those of the model at the query."""
+  """Returns the losses of a predictor as numbers, and its difference to the model."""
   losses, lengths, exact = of_one
   curve = summarise(losses, lengths)
   gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])
@@ -256,10 +298,10 @@ def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Meas
 
 
 def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
-  """The rows and the header of a table of the losses at the query.
+  """Returns the rows and the header of a table of the losses at the query.
 
-  Labels that are classes have a column for the accuracy, and models with a distribution
-  of numbers have one for the negative log likelihood.
+  Labels that are classes have a column for the accuracy. Models with a distribution of
+  numbers have a column for the negative log likelihood.
   """
   has_classes = any(
     measured.get('accuracy') is not None for measured in comparison.values()
@@ -288,10 +330,11 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
 
 
 def below_bayes(comparison: Comparison) -> str | None:
-  """A warning if the model's loss is significantly below the least possible one.
+  """Returns a warning if the model's loss is significantly below that of `bayes`.
 
-  This is by more than four standard errors of the difference after some number of
-  examples. It means a model that sees what it should predict, or a wrong `bayes`.
+  Significant means more than four standard errors of the difference, after some number
+  of examples. `bayes` is the least possible loss, so that either the model sees what it
+  should predict, or `bayes` is wrong. The result is None otherwise.
   """
   model, bayes = comparison[MODEL], comparison.get('bayes')
   if bayes is None:
@@ -299,7 +342,7 @@ def below_bayes(comparison: Comparison) -> str | None:
   counts, i, j = np.intersect1d(
     model['num_examples'], bayes['num_examples'], return_indices=True
   )
-  # What is not known becomes NaN, which is below nothing.
+  # An unknown number becomes NaN, which is below nothing.
   (mean, error), (least, other) = (
     np.array([measured['mean'], measured['standard_error']], np.float64)
     for measured in (model, bayes)
@@ -322,7 +365,7 @@ def below_bayes(comparison: Comparison) -> str | None:
 
 
 def without_errors(curve: Sequence[float | None]) -> Measured:
-  """A curve after 0, 1, … examples of which only the means are known."""
+  """Returns a curve after 0, 1, … examples of which only the means are known."""
   unknown: list[float | None] = [None] * len(curve)
   return {
     'num_prompts': 0,

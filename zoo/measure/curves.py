@@ -203,7 +203,7 @@ def losses_of(
 def sample_predictions(
   predictors: Mapping[str, Predictor], task: Task, num_prompts: int
 ) -> dict[str, Float[np.ndarray, 'p t *k']]:
-  """Returns the predictions of every example of the prompts of seed 1, and their `target`.
+  """Returns predictions of every example of the prompts of seed 1, and their `target`.
 
   Every predictor must predict all examples in one pass.
   """
@@ -228,7 +228,7 @@ def _losses_by_prefix(
   lengths: Sequence[int],
   programs: Programs,
 ) -> Float[np.ndarray, 'b n *m']:
-  """Returns the losses of a predictor that is called on each of some prefixes of prompts."""
+  """Returns the losses of a predictor that is called on each of some prefixes."""
   at_each = [
     programs.run(losses_at_query, [predictor], prompt.prefix(k), loss) for k in lengths
   ]

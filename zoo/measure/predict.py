@@ -1,4 +1,4 @@
-"""The predictions of any predictor on any prompts, on which all measurements are built."""
+"""Predictions of any predictor on any prompts; all measurements are built on these."""
 
 from __future__ import annotations
 
@@ -192,7 +192,10 @@ def predict(
 def after_some(
   predictors: Sequence[Predictor], prompt: Prompt, counts: Int[Array, ' b']
 ) -> Float[Array, ' b *k']:
-  """Returns the predictions after some examples: the query takes the place of the next one."""
+  """Returns the predictions after some examples.
+
+  The query takes the place of the next example.
+  """
   at = jnp.arange(prompt.x.shape[1] + 1)[None] - counts[:, None]
   x = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
   x = jnp.where(at[..., None] < 0, x, 0)
@@ -205,9 +208,10 @@ def after_some(
 
 
 def gather(measure: Callable[[Any], Any], prompts: Iterable[Any]) -> Any:
-  """Returns what `measure` finds in batches of prompts, joined along axis 0 on the host.
+  """Returns what `measure` finds in batches of prompts, joined on the host.
 
-  Each item of `prompts` may also be several prompts together.
+  The parts are joined along axis 0. Each item of `prompts` may also be several prompts
+  together.
   """
   parts = [jax.device_get(measure(prompt)) for prompt in prompts]
   return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
@@ -289,7 +293,7 @@ def everywhere(predictor: Predictor, prompt: Prompt) -> Float[Array, 'b t *k']:
 def one_pass(
   predictor: Predictor | nnx.Module,
 ) -> Callable[[Prompt], Float[Array, 'b t *k']] | None:
-  """Returns the function that predicts all examples in one pass; None if there is none."""
+  """Returns the function that predicts all examples in one pass, or None."""
   if predicts_all(predictor):
     return predictor.predictions
   if isinstance(predictor, FollowsRule) and not is_edited(predictor):

@@ -1,4 +1,4 @@
-"""Rows of results, which print as a table and go to pandas and CSV."""
+"""Rows of results, which print as a table and can be exported to pandas and CSV."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _Row = TypeVar('_Row')
 Cell: TypeAlias = str | bool | int | float | None
-_MOST_SHOWN = 40  # rows of a table that is printed
+_MOST_SHOWN = 40  # A table prints at most so many rows.
 _ERROR = '_stderr'
 
 
 class Rows(list[_Row]):
   """A list of rows, which are all NamedTuples or all dataclasses of one class.
 
-  It prints as a table, whose ± is half of a 95 % interval. As records, in pandas and in
-  CSV an estimate has two columns, such as `recovered` and `recovered_stderr`. Arrays
-  are left out.
+  It prints as a table, in which ± is half of a 95 % interval. In records, pandas and
+  CSV an estimate has two columns, such as `recovered` and `recovered_stderr`. Fields
+  that are arrays are left out.
 
   Example:
     >>> import dataclasses
@@ -54,7 +54,10 @@ class Rows(list[_Row]):
   """
 
   def records(self) -> list[dict[str, Cell]]:
-    """The rows as dictionaries with the same keys: numbers, words, and None."""
+    """Returns the rows as dictionaries with the same keys; the values are plain.
+
+    The values are numbers, strings and None.
+    """
     columns = _columns(self)
     records = []
     for row in self:
@@ -70,7 +73,11 @@ class Rows(list[_Row]):
     return records
 
   def to_frame(self) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
+    """Returns the records as a data frame of pandas.
+
+    Raises:
+      UserError: If pandas is not installed.
+    """
     try:
       import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -81,7 +88,14 @@ class Rows(list[_Row]):
     return pd.DataFrame(self.records())
 
   def to_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError for a file that cannot be written."""
+    """Writes the records as CSV.
+
+    Args:
+      path: The file, which is replaced if it exists.
+
+    Raises:
+      UserError: If the file cannot be written.
+    """
     file = workdir_path(path)
     records = self.records()
     try:
@@ -107,18 +121,29 @@ class _HasRows(Protocol):
 
 
 class Tabular:
-  """A result that has `rows`, which print, and go to pandas and CSV."""
+  """The base class of results that have `rows`, which print and can be exported."""
 
   def records(self: _HasRows) -> list[dict[str, Cell]]:
-    """The rows as dictionaries, with two entries for an estimate."""
+    """Returns the rows as dictionaries; an estimate has two entries."""
     return self.rows.records()
 
   def to_frame(self: _HasRows) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
+    """Returns the records as a data frame of pandas.
+
+    Raises:
+      UserError: If pandas is not installed.
+    """
     return self.rows.to_frame()
 
   def to_csv(self: _HasRows, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError."""
+    """Writes the records as CSV.
+
+    Args:
+      path: The file, which is replaced if it exists.
+
+    Raises:
+      UserError: If the file cannot be written.
+    """
     self.rows.to_csv(path)
 
   def __str__(self: _HasRows) -> str:
@@ -126,7 +151,7 @@ class Tabular:
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, bool]:
-  """The fields that are columns, and whether each has estimates."""
+  """Returns the fields that are columns, and whether each has estimates."""
   if not rows:
     return {}
   first = rows[0]

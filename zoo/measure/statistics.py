@@ -1,8 +1,8 @@
-"""Uncertainty: standard errors, intervals and tests of all that is measured.
+"""Uncertainty: standard errors, intervals and tests of everything that is measured.
 
 Variances divide by n − 1, so that they are unbiased. In data an error is a standard
-error, `stderr`; in text, tables and pictures what follows ± is half of a 95 % interval,
-`Estimate.half`.
+error, `stderr`. In text, tables and pictures the number after ± is half of a 95 %
+interval, `Estimate.half`.
 """
 
 from __future__ import annotations
@@ -17,45 +17,61 @@ from jaxtyping import ArrayLike, Float
 from zoo.core.errors import UserError
 from zoo.core.tables import WIDTH
 
-LEVEL = 0.05  # of tests
-_MOST_COUNTS = 2**21  # that the bootstrap holds at once, of 8 bytes
-# Half of the range of a weight: no error of it is larger.
+LEVEL = 0.05  # Tests have this level.
+_MOST_COUNTS = 2**21  # The bootstrap holds so many counts of 8 bytes at once.
+# No error of a weight is larger than half of its range.
 _MOST_STDERR = 0.5
 # A curvature below this share of the largest is rounding.
 _FLAT = 1e-12
 
 
 class Estimate(NamedTuple):
-  """A mean over samples."""
+  """A mean over samples and its standard error.
+
+  Attributes:
+    mean: The mean.
+    stderr: The standard error of the mean; NaN for a single sample.
+  """
 
   mean: float
-  stderr: float  # standard error of the mean; NaN for a single sample
+  stderr: float
 
   @property
   def half(self) -> float:
-    """Half of the 95 % interval, for many samples."""
+    """Half of the 95 % interval, for many samples: 1.96 standard errors."""
     return WIDTH * self.stderr
 
 
 def plus_minus(estimate: Estimate | None) -> str:
-  """A mean ± half of its 95 % interval, to three decimals; a dash for none."""
+  """Returns a mean ± half of its 95 % interval, to three decimals; a dash for None."""
   return '-' if estimate is None else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
 
 
 def half_of(stderr: float | None) -> float | None:
-  """Half of a 95 % interval for many samples; None for an error that is not known."""
+  """Returns half of a 95 % interval for many samples; None for an unknown error."""
   return None if stderr is None else WIDTH * stderr
 
 
 class Estimates(NamedTuple):
-  """Means over the same samples."""
+  """Several means over the same samples, and their standard errors.
+
+  Attributes:
+    mean: The means.
+    stderr: The standard errors of the means; NaN for a single sample.
+  """
 
   mean: Float[np.ndarray, '*n']
-  stderr: Float[np.ndarray, '*n']  # NaN for a single sample
+  stderr: Float[np.ndarray, '*n']
 
 
 class Interval(NamedTuple):
-  """A mean over samples with a two-sided Student t confidence interval."""
+  """A mean over samples with a two-sided Student t confidence interval.
+
+  Attributes:
+    mean: The mean.
+    low: The lower end of the interval.
+    high: The upper end of the interval.
+  """
 
   mean: float
   low: float
@@ -63,15 +79,20 @@ class Interval(NamedTuple):
 
   @property
   def half(self) -> float:
-    """Half the width of the interval; infinite for a single sample."""
+    """Half of the width of the interval; infinite for a single sample."""
     return (self.high - self.low) / 2
 
 
-# Means, differences and ratios over prompts.
+# These are means, differences and ratios over prompts.
 
 
 def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
-  """The mean of samples `[n]` and its standard error, in float64."""
+  """Returns the mean of samples `[n]` and its standard error, in float64.
+
+  Example:
+    >>> [round(number, 3) for number in estimate([1.0, 2.0, 3.0])]
+    [2.0, 0.577]
+  """
   mean, stderr = estimates(np.ravel(np.asarray(values, np.float64)))
   return Estimate(float(mean), float(stderr))
 
@@ -92,19 +113,19 @@ def estimate_of_share(hits: ArrayLike) -> Estimate:
   """
   hits = np.ravel(np.asarray(hits, np.float64))
   n, share = len(hits), float(hits.mean())
-  moved = WIDTH**2 * abs(0.5 - share) / (n + WIDTH**2)  # the middle, from the share
+  moved = WIDTH**2 * abs(0.5 - share) / (n + WIDTH**2)  # The middle is off by this.
   spread = math.sqrt(share * (1 - share) / n + (WIDTH / (2 * n)) ** 2)
   half = moved + WIDTH * spread / (1 + WIDTH**2 / n)
   return Estimate(share, half / WIDTH)
 
 
 def estimate_of_neighbours(values: ArrayLike) -> Estimate:
-  """The mean of samples `[n]`, each of which also depends on the one after it.
+  """Returns the mean of samples `[n]`, each of which depends on the one after it, too.
 
-  Such are the losses of prompts that are given something of the next one, and those of
-  the last are given something of the first. Neighbours share one draw, so that their
-  covariance γ₁ adds to the variance γ₀ of a sample: that of the mean is
-  (γ₀ + 2γ₁)/n. It is never taken to be less than γ₀/n.
+  An example is the loss of a prompt that is given something of the next prompt, where
+  the last prompt is given something of the first. Neighbours share one draw, so that
+  their covariance γ₁ adds to the variance γ₀ of a sample: the variance of the mean is
+  (γ₀ + 2γ₁)/n. The estimate of it is never less than γ₀/n.
   """
   values = np.ravel(np.asarray(values, np.float64))
   mean, stderr = estimate(values)
@@ -118,7 +139,7 @@ def estimate_of_neighbours(values: ArrayLike) -> Estimate:
 
 
 def estimates(values: ArrayLike) -> Estimates:
-  """The means over the first axis of samples `[n, ...]`, in float64."""
+  """Returns the means over the first axis of samples `[n, ...]`, in float64."""
   values = np.asarray(values, np.float64)
   mean = values.mean(axis=0)
   if len(values) == 1:
@@ -129,31 +150,32 @@ def estimates(values: ArrayLike) -> Estimates:
 def estimate_of_batches(
   means: np.ndarray, deviations: np.ndarray, count: int
 ) -> Estimate:
-  """The mean of `count` samples, in batches of one size, and its standard error.
+  """Returns the mean of samples in batches of one size, and its standard error.
 
   Args:
-    means: the mean of each batch `[n]`.
-    deviations: the mean square of the deviations from it, of each batch `[n]`.
-    count: the number of samples in all batches together.
+    means: The mean of each batch `[n]`.
+    deviations: The mean square of the deviations from the mean, for each batch `[n]`.
+    count: The number of samples in all batches together.
   """
   means, deviations = np.asarray(means, np.float64), np.asarray(deviations, np.float64)
   mean = float(np.mean(means))
   if count == 1:
     return Estimate(mean, math.nan)
-  # The variance within batches, and that of their means.
+  # The variance is that within batches plus that of their means.
   variance = float(np.mean(deviations + np.square(means - mean)))
   return Estimate(mean, math.sqrt(variance / (count - 1)))
 
 
 def difference(first: ArrayLike, second: ArrayLike) -> Estimate:
-  """The mean difference of samples `[n]` that are paired, such as by their prompts."""
+  """Returns the mean difference of samples `[n]` that are paired, such as by prompt."""
   return estimate(np.asarray(first, np.float64) - np.asarray(second, np.float64))
 
 
 def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Estimate:
-  """The ratio of two means over the same samples, and its error to the first order.
+  """Returns the ratio of two means over the same samples.
 
-  NaN if the mean of the whole is 0.
+  Its error is to the first order in the errors of both means. It is NaN if the mean of
+  `whole` is 0.
   """
   share, stderr = ratios(part, whole)
   return Estimate(float(share), float(stderr))
@@ -162,20 +184,20 @@ def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Esti
 def share_of_gap(
   part: Float[np.ndarray, ' p'], gap: Float[np.ndarray, ' p'], with_next: bool = False
 ) -> Estimate | None:
-  """The ratio of two means, of which the lower one may be 0.
+  """Returns the ratio of two means, of which the lower one may be 0.
 
   Args:
-    part: A number for each of p samples, of which the mean is taken.
-    gap: Likewise; its mean is what the share is of.
+    part: A number for each of p samples, whose mean is the numerator.
+    gap: A number for each of the same samples, whose mean is the denominator.
     with_next: Whether the part of a sample also depends on the next sample, as in
       `estimate_of_neighbours`.
 
   Returns:
     The share, with its error to the first order. None if the 95 % interval of the mean
-    gap contains 0: then its share may be any number.
+    gap contains 0: then the share may be any number.
   """
   whole = estimate(gap)
-  if not abs(whole.mean) > whole.half:  # also for NaN
+  if not abs(whole.mean) > whole.half:  # This includes NaN.
     return None
   share, stderr = ratio(part, gap)
   if with_next:
@@ -187,10 +209,10 @@ def share_of_gap(
 def ratios(
   part: Float[np.ndarray, 'p ...'], whole: Float[np.ndarray, ' p']
 ) -> Estimates:
-  """The ratios of several means to one mean over the same samples.
+  """Returns the ratios of several means to one mean over the same samples.
 
-  Their errors are to the first order in those of both means. NaN if the mean of the
-  whole is 0.
+  Their errors are to the first order in the errors of both means. They are NaN if the
+  mean of `whole` is 0.
   """
   part = np.asarray(part, np.float64)
   whole = np.asarray(whole, np.float64)
@@ -206,13 +228,13 @@ def ratios(
 def resampled_means(
   values: Float[np.ndarray, 'p ...'], num_draws: int = 500, seed: int = 0
 ) -> Float[np.ndarray, 'r ...']:
-  """The bootstrap by prompts: means over as many samples, drawn with replacement.
+  """Returns means of the bootstrap, over prompts that are drawn with replacement.
 
   Args:
     values: A number, or several, for each of p prompts.
-    num_draws: How many means are drawn, r ≥ 1.
-    seed: Chooses the draws. Means of other values of as many prompts with the same seed
-      are over the same prompts.
+    num_draws: The number of means r ≥ 1. Each is over p drawn prompts.
+    seed: The seed of the draws. Means of other values of as many prompts with the same
+      seed are over the same prompts.
 
   Returns:
     The means; their percentiles 2.5 and 97.5 are a 95 % interval.
@@ -226,7 +248,7 @@ def resampled_means(
   return np.concatenate(means)
 
 
-# Fits over prompts.
+# These are fits over prompts.
 
 
 def simplex_stderrs(
@@ -235,20 +257,21 @@ def simplex_stderrs(
   hessian: Float[np.ndarray, 'm m'],
   rounding: float = 0.0,
 ) -> Float[np.ndarray, ' m']:
-  """The standard errors of weights ≥ 0 with the sum 1 that minimise a mean loss.
+  """Returns the standard errors of weights on a simplex that minimise a mean loss.
 
-  They are those of weights that may be negative, among the weights that are not 0, by
-  the sandwich formula `Z A⁻¹ B A⁻¹ Zᵀ/p`: A is the curvature along directions Z of the
-  sum 0, and B the covariance of the gradients of prompts along them (Huber, 1967;
-  White, Econometrica 48, 1980). A weight that is 0 has the error that it would have if
-  it were free, too. If only one is not 0, it has the largest error of the others.
+  The weights are ≥ 0 and their sum is 1. The errors are those of weights that may be
+  negative, among the weights that are not 0, by the sandwich formula `Z A⁻¹ B A⁻¹
+  Zᵀ/p`: A is the curvature along directions Z of the sum 0, and B is the covariance of
+  the gradients of prompts along them (Huber, 1967; White, Econometrica 48, 1980). A
+  weight that is 0 has the error that it would have if it were free, too. If only one
+  weight is not 0, it has the largest error of the others.
 
   Args:
-    weights: At the minimum, m ≥ 2.
-    gradients: Of each prompt's loss by the weights, at the minimum.
-    hessian: Of the mean loss.
-    rounding: What the mean loss is known to; weights that change it by less cannot be
-      told apart, so that no error is 0.
+    weights: The weights at the minimum, m ≥ 2.
+    gradients: The gradient of each prompt's loss by the weights, at the minimum.
+    hessian: The Hessian of the mean loss.
+    rounding: The error of the mean loss. Weights that change the loss by less cannot be
+      told apart, so that no standard error is 0.
 
   Returns:
     A standard error for each weight, at most ½; NaN for fewer than two prompts.
@@ -273,7 +296,7 @@ def _sandwich(
   hessian: Float[np.ndarray, 'm m'],
   rounding: float,
 ) -> Float[np.ndarray, ' m']:
-  """The standard errors of weights with the sum 1 that may be negative."""
+  """Returns the standard errors of weights with the sum 1 that may be negative."""
   count = len(gradients)
   directions, curvatures, _ = _directions(hessian)
   along = directions / curvatures
@@ -286,10 +309,10 @@ def _sandwich(
 def _directions(
   hessian: Float[np.ndarray, 'm m'],
 ) -> tuple[Float[np.ndarray, 'm k'], Float[np.ndarray, ' k'], np.ndarray]:
-  """Orthonormal directions of the sum 0 with their curvatures.
+  """Returns orthonormal directions of the sum 0 with their curvatures.
 
-  Those without curvature are left out, and the weights that change along them are the
-  last of what is returned, `[m]`.
+  Directions without curvature are left out. The last result `[m]` says which weights
+  change along them.
   """
   m = len(hessian)
   basis = np.linalg.qr(np.eye(m) - 1 / m)[0][:, : m - 1]
@@ -303,10 +326,17 @@ def _directions(
 def least_squares(
   inputs: Float[np.ndarray, 'n m'], targets: Float[np.ndarray, ' n']
 ) -> Estimates | None:
-  """The coefficients of a linear fit, with the standard errors of equal variances.
+  """Returns the coefficients of a linear fit, with standard errors.
 
-  None if the inputs do not determine them, or if there are not more targets than
-  coefficients.
+  The errors assume that all targets have the same variance.
+
+  Args:
+    inputs: The regressors `[n, m]`.
+    targets: The targets `[n]`.
+
+  Returns:
+    The m coefficients. None if the inputs do not determine them, or if there are not
+    more targets than coefficients.
   """
   n, m = inputs.shape
   sizes = np.maximum(np.abs(inputs).max(axis=0, initial=0.0), 1e-300)
@@ -320,15 +350,29 @@ def least_squares(
   return Estimates(fitted / sizes, np.sqrt(np.diag(covariance)) / sizes)
 
 
-# Student's t, for a few seeds.
+# These use Student's t, for a few seeds.
 
 
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
-  """The mean of samples `[n]` with its t interval; unbounded for a single sample.
+  """Returns the mean of samples `[n]` with its interval by Student's t.
 
-  For differences on the same prompts this is the interval of the paired t-test.
+  For differences on the same prompts this is the interval of the paired t test.
+
+  Args:
+    values: The samples, n ≥ 1.
+    confidence: The confidence of the interval, from 0 to 1.
+
+  Returns:
+    The interval, which is unbounded for a single sample.
+
+  Raises:
+    UserError: If there are no samples.
+
+  Example:
+    >>> round(interval([1.0, 2.0, 3.0]).half, 3)  # 4.303 / √3
+    2.484
   """
-  from scipy import special  # slow to import
+  from scipy import special  # It is slow to import.
 
   values = np.asarray(values, np.float64)
   if not values.size:
@@ -336,23 +380,23 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   if values.size == 1:
     return Interval(float(values[0]), -math.inf, math.inf)
   mean, stderr = estimate(values)
-  # The quantile of Student's t; scipy.stats has it, too, but takes long to import.
+  # scipy.stats has the quantile of Student's t, too, but takes long to import.
   half = float(special.stdtrit(values.size - 1, (1 + confidence) / 2)) * stderr
   return Interval(mean, mean - half, mean + half)
 
 
 def estimate_of_few(values: ArrayLike | Sequence[float]) -> Estimate:
-  """The mean of a few samples `[n]` that are normal.
+  """Returns the mean of a few samples `[n]` from a normal distribution.
 
   Args:
     values: n ≥ 2 samples, such as one for each of ten splits of a table.
 
   Returns:
-    Their mean. Its `half` is half of the 95 % interval with Student's t, so that its
+    The mean. Its `half` is half of the 95 % interval with Student's t, so that its
     standard error is t/1.96 times the usual one.
 
   Raises:
-    UserError: For fewer than two samples.
+    UserError: If there are fewer than two samples.
 
   Example:
     >>> round(estimate_of_few([1.0, 2.0, 3.0]).half, 3)  # 4.303 / √3
@@ -366,17 +410,19 @@ def estimate_of_few(values: ArrayLike | Sequence[float]) -> Estimate:
 
 
 def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
-  """What one more sample would be, after a few samples `[n]` that are normal.
+  """Returns a prediction of one more sample, after a few samples `[n]`.
+
+  The samples are from a normal distribution.
 
   Args:
     values: n ≥ 2 samples, such as one for each of a few seeds.
 
   Returns:
-    Their mean. Its `half` is half of the interval that contains one more sample with a
+    The mean. Its `half` is half of the interval that contains one more sample with a
     probability of 95 %, `t s √(1 + 1/n)` with Student's t and the standard deviation s.
 
   Raises:
-    UserError: For fewer than two samples.
+    UserError: If there are fewer than two samples.
 
   Example:
     >>> one_more([1.0, 2.0, 3.0]).mean
@@ -390,9 +436,9 @@ def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
 
 
 def t_test(values: ArrayLike | Sequence[float]) -> float:
-  """The two-sided p value of Student's test that samples `[n]` have the mean 0.
+  """Returns the two-sided p value of Student's test that samples `[n]` have the mean 0.
 
-  Of differences it is the paired test. NaN for a single sample.
+  For differences this is the paired test. It is NaN for a single sample.
   """
   values = np.asarray(values, np.float64)
   return _t_p_value(*estimate(values), float(values.size - 1))
@@ -403,15 +449,19 @@ def welch_test(
   second: Float[np.ndarray, ' m'],
   groups: Sequence[np.ndarray],
 ) -> float:
-  """The two-sided p value of the test that two groups of seeds have the same mean.
+  """Returns the two-sided p value of the test that two groups of seeds have one mean.
 
-  This is Welch's t-test, but for one thing: no variance over seeds is taken to be less
-  than the mean one of all groups, since three seeds may be close together by chance.
+  This is Welch's t test with one change: no variance over seeds is taken to be less
+  than the mean variance of all groups, since three seeds may be close together by
+  chance.
 
   Args:
-    first: The values of one group; NaN is returned for a single one.
-    second: Those of the other.
-    groups: All groups from which the mean variance is taken, these two among them.
+    first: The values of one group `[n]`.
+    second: The values of the other group `[m]`.
+    groups: All groups from which the mean variance is taken, including these two.
+
+  Returns:
+    The p value; NaN if one of the two groups has a single value.
   """
   if min(len(first), len(second)) < 2:
     return math.nan
@@ -419,8 +469,8 @@ def welch_test(
   num_free = sum(map(len, several)) - len(several)
   squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
   mean_variance = squares / num_free
-  parts = []  # of the variance of the gap, with their degrees of freedom
-  of_mean = 0.0  # what stands on the mean variance is one part
+  parts = []  # These are parts of the variance of the gap, with degrees of freedom.
+  of_mean = 0.0  # Groups that take the mean variance are one part together.
   for group in first, second:
     if (variance := float(group.var(ddof=1))) > mean_variance:
       parts.append((variance / len(group), len(group) - 1))
@@ -434,21 +484,21 @@ def welch_test(
 
 
 def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
-  from scipy import special  # slow to import
+  from scipy import special  # It is slow to import.
 
   if stderr == 0:
     return float(mean == 0)
   return float(2 * special.stdtr(degrees, -abs(mean) / stderr))
 
 
-# Paired losses, which may be 0 and 1.
+# These are tests of paired losses, which may be 0 and 1.
 
 
 def paired_test(differences: Float[np.ndarray, ' n']) -> float | None:
-  """The two-sided p value of a paired test; None for fewer than two differences.
+  """Returns the two-sided p value of a paired test; None below two differences.
 
-  It is the t test, or the exact sign test if all differences but zeros have one size.
-  Those of losses 0 and 1 do: then it is McNemar's exact test.
+  It is the t test. If all differences that are not 0 have one size, as they do for
+  losses 0 and 1, it is the exact sign test: McNemar's exact test.
   """
   if len(differences) < 2:
     return None
@@ -462,10 +512,11 @@ def paired_test(differences: Float[np.ndarray, ' n']) -> float | None:
 def paired_interval(
   differences: Float[np.ndarray, ' n'], confidence: float
 ) -> tuple[float, float] | None:
-  """The interval of the mean that belongs to `paired_test`.
+  """Returns the interval of the mean that belongs to `paired_test`.
 
-  For the sign test it is Clopper and Pearson's for the share of positive signs, given
-  the number of differences that are not 0. None if all are 0, or for fewer than two.
+  For the sign test it is the interval of Clopper and Pearson for the share of positive
+  signs, given the number of differences that are not 0. It is None if all differences
+  are 0, or if there are fewer than two.
   """
   if len(differences) < 2 or not differences.any():
     return None
@@ -478,11 +529,11 @@ def paired_interval(
 
 
 def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:
-  """SciPy's test of signs, if all differences have one size or are 0; None for others.
+  """Returns SciPy's test of signs if all differences that are not 0 have one size.
 
-  At least one must not be 0.
+  At least one must not be 0. The result is None for other differences.
   """
-  from scipy import stats  # slow to import
+  from scipy import stats  # It is slow to import.
 
   nonzero = differences[differences != 0]
   if len(np.unique(np.abs(nonzero))) > 1:
@@ -490,14 +541,18 @@ def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:
   return stats.binomtest(int((nonzero > 0).sum()), len(nonzero))
 
 
-# What survives several tests.
+# These correct for several tests.
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-  """Holm's adjusted p values (Scand. J. Statist. 6, 1979).
+  """Returns Holm's adjusted p values (Scand. J. Statist. 6, 1979).
 
-  The j-th smallest of m is multiplied by m − j + 1, and is no less than the one before
-  it. NaN was not tested: it stays, and does not count.
+  The j-th smallest of m values is multiplied by m − j + 1, and is no less than the one
+  before it. NaN stands for no test: it stays, and does not count.
+
+  Example:
+    >>> [round(p_value, 2) for p_value in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
   """
   adjusted, largest = list(map(float, p_values)), 0.0
   tested = [i for i, p_value in enumerate(adjusted) if not math.isnan(p_value)]
@@ -511,13 +566,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def above_zero(
   values: Sequence[Estimate], rounding: float = 0.0, level: float = LEVEL
 ) -> list[bool]:
-  """Which of several estimates are above 0, by Holm over all of them.
+  """Returns which of several estimates are above 0, by Holm's method over all of them.
 
   The tests are one-sided, at half of the level, so that one test alone agrees with the
-  95 % interval. Estimates are normal; one whose error is 0 is above 0 if it exceeds
-  the rounding. An estimate without an error is not tested.
+  95 % interval. Estimates are taken to be normal. An estimate whose error is 0 is above
+  0 if it exceeds the rounding. An estimate without an error is not tested.
+
+  Args:
+    values: The estimates.
+    rounding: The size up to which a mean may be rounding.
+    level: The level of the two-sided test.
   """
-  from scipy import special  # slow to import
+  from scipy import special  # It is slow to import.
 
   p_values = []
   for mean, stderr in values:

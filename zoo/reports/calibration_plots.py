@@ -19,11 +19,11 @@ def plot_calibration(
 ) -> Axes:
   """Draws a histogram of probability integral transforms, or a reliability diagram.
 
-  Bars are 95 % intervals, cut off at 0 and 1. The dashed line is that of a calibrated
+  Bars are 95 % intervals, cut off at 0 and 1. The dashed line belongs to a calibrated
   predictor.
 
   Args:
-    result: What `zoo.calibration` returns.
+    result: The result of `zoo.calibration`.
     title: The title of the panel.
     ax: The axes to draw in. By default the function makes a figure, which is saved by
       `plot_calibration(result).figure.savefig(file)`.
@@ -51,7 +51,7 @@ def plot_calibration(
 
 
 def _with_bars(name: str, x: list[float], estimates: list[Estimate]) -> Series:
-  """Dots of shares with 95 % intervals; one that is not known is empty."""
+  """Returns dots of shares with 95 % intervals; an unknown interval has no length."""
   means = np.array([each.mean for each in estimates])
   stderrs = np.nan_to_num([each.stderr for each in estimates])
   low, high = np.clip([means - WIDTH * stderrs, means + WIDTH * stderrs], 0, 1)

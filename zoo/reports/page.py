@@ -1,4 +1,4 @@
-"""Renders a report as one HTML page: text, tables, claims and figures."""
+"""Reports as one HTML page: text, tables, claims and figures."""
 
 import dataclasses
 import io
@@ -14,7 +14,12 @@ from zoo.reports.plots import Plot, render_figure
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A figure on white; `label` describes it in words."""
+  """A figure on white.
+
+  Attributes:
+    drawing: The figure.
+    label: A description in words, for readers who do not see the figure.
+  """
 
   drawing: style.Figure
   label: str
@@ -22,7 +27,14 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionedFigure:
-  """Pictures under one title; `files` are links by name, relative to the page."""
+  """Pictures under one title.
+
+  Attributes:
+    title: The title above the pictures.
+    caption: The text below the pictures.
+    pictures: The pictures, in order.
+    files: Links below the caption: their names, and paths relative to the page.
+  """
 
   title: str
   caption: str
@@ -33,8 +45,17 @@ class CaptionedFigure:
 class JudgedClaim(TypedDict):
   """A claim with its numbers and verdict, as in `claims.json`.
 
-  `function` computes the numbers and has the rule of the verdict. A number that was not
-  measured is None or missing.
+  Attributes:
+    key: The short name of the claim.
+    source: The place in the paper where the claim is made.
+    statement: The claim in words.
+    verdict: The verdict; None if numbers are missing.
+    exact: Numbers of the theory, by name.
+    measured: Measured numbers by name. A number that was not measured is None or
+      missing.
+    function: The function that computes the numbers and has the rule of the verdict.
+    figures: The names of the figures that show the claim.
+    note: A remark.
   """
 
   key: str
@@ -50,9 +71,16 @@ class JudgedClaim(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-  """A heading with a text and links, claims, figures and tables below it.
+  """A heading with a text and links, and with claims, figures and tables below it.
 
-  `files` are links by name, relative to the page; `figures` are named by their ids.
+  Attributes:
+    heading: The heading.
+    text: The text below the heading.
+    files: Links: their names, and paths relative to the page.
+    claims: The claims of the section.
+    figures: The figures by their ids in the page, which have letters, digits and
+      underscores.
+    tables: The tables of the section.
   """
 
   heading: str
@@ -64,22 +92,28 @@ class Section:
 
 
 def render(title: str, lead: str, sections: Sequence[Section]) -> str:
-  """One HTML page without scripts that opens without a network.
+  """Returns a report as one HTML page without scripts, which needs no network.
 
   The page follows the light or dark mode of the reader's system, and is readable on a
-  phone. All texts are escaped, so they may be untrusted. Raises ValueError for a figure
-  id with characters other than letters, digits and underscores.
+  phone. All texts are escaped, so that they need not be trusted.
 
-    reports.render(
-      'Probe of yq_lsa',
-      'Is it doing gradient descent? Yes.',
-      [
-        reports.Section('Risk', tables=[reports.Table([['risk', '5.238']])]),
-        reports.Section('Figures', figures={'figure_1': reports.figure_of(plot, …)}),
-      ],
-    )
+  Args:
+    title: The title of the page.
+    lead: The paragraph below the title.
+    sections: The sections, in order.
+
+  Raises:
+    ValueError: If the id of a figure has characters other than letters, digits and
+      underscores.
+
+  Example:
+    >>> from zoo import reports
+    >>> section = reports.Section('Risk', tables=[reports.Table([['risk', '5.238']])])
+    >>> page = reports.render('Probe of yq_lsa', 'Its risk is low.', [section])
+    >>> '5.238' in page
+    True
   """
-  import jinja2  # slow to import, and rarely needed
+  import jinja2  # It is slow to import, and rarely needed.
 
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
@@ -95,7 +129,23 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def figure_of(plot: Plot, title: str, caption: str) -> CaptionedFigure:
-  """A plot for the page, one picture per panel, with links to files of `write_plot`."""
+  """Returns a plot as a figure for the page, with one picture for each panel.
+
+  The figure links the CSV, SVG and PNG files that `zoo.reports.plots.write_plot`
+  writes.
+
+  Args:
+    plot: The plot.
+    title: The title above the pictures.
+    caption: The text below the pictures.
+
+  Example:
+    >>> from zoo import reports
+    >>> from zoo.reports.plots import Panel, Plot, level
+    >>> plot = Plot('a', (Panel('A', 'x', 'y', (level('one', 1.0, [0, 1]),)),))
+    >>> [*reports.figure_of(plot, 'One', 'A line at 1.').files]
+    ['figure_a.csv', 'SVG', 'PNG']
+  """
   pictures = []
   for panel in plot.panels:
     names = ', '.join(series.name for series in panel.series)
@@ -108,7 +158,7 @@ def figure_of(plot: Plot, title: str, caption: str) -> CaptionedFigure:
 
 
 def _svg(picture: Picture, prefix: str) -> str:
-  """The content of an SVG element, with a prefix that makes its ids unique."""
+  """Returns the content of an SVG element, with a prefix that makes its ids unique."""
   if not re.fullmatch(r'\w+', prefix, re.ASCII):
     raise ValueError(
       f'{prefix!r} cannot be an id; it may have letters, digits and underscores'
@@ -125,4 +175,4 @@ def _svg(picture: Picture, prefix: str) -> str:
 def _number(value: float | None) -> str:
   if value is None:
     return 'not in this run'
-  return f'{0 if abs(value) < 1e-12 else value:.6g}'  # rounding noise is shown as 0
+  return f'{0 if abs(value) < 1e-12 else value:.6g}'  # Rounding is shown as 0.

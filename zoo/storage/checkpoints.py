@@ -55,7 +55,7 @@ class Checkpoints:
     Raises RunError if the newest step is damaged; UserError if it was saved by another
     run, or under another number; OSError.
     """
-    from orbax.checkpoint import v1 as ocp  # slow to import
+    from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
     # Orbax takes absolute paths only.
     workdir = workdir if is_url(workdir) else workdir.resolve()
@@ -251,7 +251,7 @@ def save_result(
 
 def orbax_context() -> Any:
   """With what all steps are written and read, an `ocp.Context`."""
-  from orbax.checkpoint import v1 as ocp  # slow to import
+  from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   context = ocp.Context()
   handlers = ocp.handlers.local_registry()
@@ -267,7 +267,7 @@ def orbax_context() -> Any:
 
 def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
   """The shapes and types of the arrays of a saved model, by name; raises RunError."""
-  from orbax.checkpoint import v1 as ocp  # slow to import
+  from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   try:
     tree = ocp.metadata(str(folder), checkpointable_name='model').metadata

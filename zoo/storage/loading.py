@@ -207,7 +207,7 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
 
 
 def _load_together(step: StepTogether) -> SavedModel:
-  """Opens the model of a point of a sweep, at a step that was saved with other points."""
+  """Opens the model of a point of a sweep at a step that several points share."""
   metadata = read_json(step.folder / METADATA_FILE, dict)
   _, saved_step = _config_and_step(step.folder, metadata, None)
   config = cast(Config, ConfigDict(read_json(step.point / 'config.json', dict)))

@@ -103,7 +103,7 @@ def load_together(
     number: How many points the program has.
     places: Which of them are wanted, in their order in the metadata.
   """
-  from orbax.checkpoint import v1 as ocp  # slow to import
+  from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   step = step.absolute()
   if reason := damage_of(step, left_out=('optimizer/',)):

@@ -21,11 +21,12 @@ from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.theory.trust import QUICK_TO_COMPILE
 
 NUM_PROMPTS = 8
-# Relative to the largest prediction; allows for float32 sums in another order.
+# The tolerance is relative to the largest prediction. Float32 sums in another order
+# differ by less.
 _REORDERED = 1e-3
-_ROUNDING = 1e-3  # of probabilities
+_ROUNDING = 1e-3  # Probabilities may be off by this.
 
-# What a predictor predicts, by name.
+# Facts are the predictions of a predictor in all of its ways, by name.
 Facts = dict[str, Any]
 
 
@@ -45,7 +46,7 @@ def noted(what: str) -> Iterator[None]:
 
 
 def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
-  """The shape of labels, targets and predictions with the given leading axes."""
+  """Returns the shape of labels, targets and predictions, after leading axes."""
   outputs = task.num_outputs
   return (*leading, outputs) if outputs > 1 else leading
 
@@ -53,7 +54,8 @@ def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
 def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
   """Raises UserError unless an array, maybe abstract, has floats and this shape.
 
-  Predictions are compared with targets in the type of these, of 32 bits or more.
+  Predictions are compared with targets in the type of the targets, which has 32 bits or
+  more.
   """
   is_array = isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
   if not is_array or array.shape != shape:
@@ -77,9 +79,13 @@ def check_finite(what: str, array: object) -> None:
 
 
 def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
-  """Prompts that a task samples, on the host; UserError if they are wrong."""
+  """Returns prompts that a task samples, on the host.
+
+  Raises:
+    UserError: If the prompts are not finite, or do not fit the task.
+  """
   name = type(task).__name__
-  # Traced anew, since what a task calls may have changed since the last time.
+  # It is traced anew, since code that a task calls may have changed in the meantime.
   sample = compiled(
     lambda task, key: task.sample(key, batch_size), compiler_options=QUICK_TO_COMPILE
   )
@@ -92,7 +98,7 @@ def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
 def check_prompts(task: Task, prompt: object) -> None:
   """Raises UserError unless prompts, on the host, are finite and fit their task.
 
-  Labels of classes must be what its `label_kind` says.
+  Labels of classes must be of the kind that `label_kind` of the task says.
   """
   name = type(task).__name__
   if not isinstance(prompt, Prompt):
@@ -151,11 +157,21 @@ def facts_of(
   task: Task,
   call: str | None = None,
 ) -> Facts:
-  """Predictions by all methods, to be traced as one program.
+  """Returns the predictions of all methods, to be traced as one program.
 
-  `call` is the name of the prediction in messages. `facts['changed']` says which of its
-  own variables the predictor has changed, as dropout does. Raises UserError for a
-  prediction of the wrong form.
+  Args:
+    name: The name of the predictor in messages.
+    predictor: The predictor.
+    prompt: The prompts.
+    task: Their task.
+    call: The name of a call in messages; by default `name(prompt)`.
+
+  Returns:
+    The predictions by name. The entry `changed` says which of its own variables the
+    predictor has changed, as dropout does.
+
+  Raises:
+    UserError: If a prediction has another shape or type than the targets.
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
@@ -164,8 +180,8 @@ def facts_of(
     facts: Facts = {'alone': predictor(prompt)}
   check_floats(call, facts['alone'], label_shape(task, b))
   after = _arrays_of(predictor)
-  # Compared by value: a transform of NNX within the call puts new arrays of the same
-  # values in the place of those that the variables had.
+  # Variables are compared by value, since a transform of NNX within the call replaces
+  # their arrays by new arrays of the same values.
   facts['changed'] = {
     name: _differ(before.get(name), after.get(name))
     for name in sorted(before.keys() | after.keys())
@@ -179,7 +195,10 @@ def facts_of(
 
 
 def _arrays_of(predictor: Predictor) -> dict[str, Array]:
-  """The arrays of a module by name, random keys as numbers; none of other objects."""
+  """Returns the arrays of a module by name, with random keys as numbers.
+
+  Any other object has none.
+  """
   if not isinstance(predictor, nnx.Module):
     return {}
   leaves, _ = jax.tree_util.tree_flatten_with_path(nnx.as_pure(nnx.state(predictor)))
@@ -194,7 +213,7 @@ def _arrays_of(predictor: Predictor) -> dict[str, Array]:
 
 
 def _differ(before: Array | None, after: Array | None) -> Bool[Array, '']:
-  """Whether an array has changed; NaN in the same place is no change."""
+  """Returns whether an array has changed; NaN in the same place is no change."""
   if before is after:
     return jnp.array(False)
   if before is None or after is None or before.shape != after.shape:
@@ -206,9 +225,10 @@ def _differ(before: Array | None, after: Array | None) -> Bool[Array, '']:
 def facts_after(
   call: str, predictor: Predictor, prompt: Prompt, task: Task, lengths: Sequence[int]
 ) -> Facts:
-  """The predictions from the first k examples, for k in `lengths`; to be traced, too.
+  """Returns the predictions from the first k examples, for k in `lengths`; traced.
 
-  Raises UserError for one of the wrong form.
+  Raises:
+    UserError: If a prediction has another shape or type than the targets.
   """
   after = {}
   for k in lengths:
@@ -226,11 +246,18 @@ def check_facts(
   prompt: Prompt,
   call: str | None = None,
 ) -> None:
-  """Checks predictions of prompts against each other and those of changed prompts.
+  """Checks predictions against each other, and against those of changed prompts.
 
-  `facts` are those of `prompt`, and `run` finds them for others. Raises UserError for a
-  prediction that is not finite, reads targets or other prompts, looks ahead, or is not
-  that of another method.
+  Args:
+    name: The name of the predictor in messages.
+    facts: The predictions of `prompt`, by `facts_of`.
+    run: A function that returns the facts of other prompts.
+    prompt: The prompts.
+    call: The name of a call in messages; by default `name(prompt)`.
+
+  Raises:
+    UserError: If a prediction is not finite, reads targets or other prompts, looks
+      ahead, or differs from that of another method.
   """
   call = f'{name}(prompt)' if call is None else call
   for variable, has_changed in facts['changed'].items():
@@ -274,7 +301,8 @@ def check_facts(
 def check_facts_after(name: str, facts: Facts, call: str) -> None:
   """Checks the predictions of `facts_after` against those of `facts_of`.
 
-  Raises UserError for one that is not finite, or not that of `predictions`.
+  Raises:
+    UserError: If a prediction is not finite, or differs from that of `predictions`.
   """
   for k, fewer in facts['after'].items():
     if not np.isfinite(fewer).all():
@@ -300,7 +328,7 @@ def _check_predictions(
     f'{what} at the query is not {name}(prompt)', everywhere[:, -1], facts['alone']
   )
   for k in sorted({c // 3, c - 1} & {*range(c)}):
-    # Prediction k may use all before example k and its features, and nothing else.
+    # Prediction k may use the examples before example k and the features of example k.
     x, y = np.array(prompt.x), np.array(prompt.y)
     x[:, k + 1 :] += 1
     y[:, k:] += 1

@@ -21,11 +21,12 @@ _NUM_TOKENS, _SOME = 5, slice(1, 4)
 def check_mixers(model: object) -> None:
   """Raises UserError unless all methods of a transformer's mixers agree.
 
-  Outputs must be finite numbers of float32, as the tokens are, and of their shape.
-  `outputs_at`, and `step` if there is a state, are compared with `__call__` on random
-  tokens, one mixer of each class: with its weights, changed so that none is zero, and
-  with weights of the size that training gives them, where a gate that starts almost
-  shut, or a decay that starts near 1, is seen.
+  Outputs must be finite and float32, as the tokens are, and have their shape. One mixer
+  of each class is called on random tokens. Its `outputs_at`, and its `step` if it has a
+  state, must give the same as `__call__`. This is checked with two sets of weights: the
+  mixer's own, changed so that none is zero, and weights of the size that training gives
+  them. The second set reveals mistakes behind a gate that starts almost shut, or a
+  decay that starts near 1.
   """
   if not isinstance(model, Transformer):
     return
@@ -35,7 +36,7 @@ def check_mixers(model: object) -> None:
 
 
 def check_mixer_forms(model: Transformer) -> None:
-  """Raises UserError unless a transformer's mixers return what they take, float32.
+  """Raises UserError unless the mixers of a transformer keep shapes and float32.
 
   Nothing is computed.
   """
@@ -51,7 +52,7 @@ def _by_class(model: Transformer) -> dict[type, Mixer]:
 
 
 def _shape_of_tokens(model: Transformer) -> tuple[int, int, int]:
-  number = min(_NUM_TOKENS, model.context_length + 1)  # no more than in training
+  number = min(_NUM_TOKENS, model.context_length + 1)  # Training has no more tokens.
   return 2, number, model.read_in.out_features
 
 
@@ -79,10 +80,10 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
 
 
 def _as_trained(parameters: PyTree) -> PyTree:
-  """Weights of the size that training gives them, wherever they start.
+  """Returns weights of the size that training gives them, wherever they start.
 
-  Vectors are waves of size 1, and kernels are such waves divided by the square root of
-  the number of their inputs.
+  Vectors are waves of size 1. Kernels are such waves, divided by the square root of the
+  number of their inputs.
   """
 
   def zero(array: Array) -> Array:
@@ -109,7 +110,7 @@ def _check_agreement(name: str, values: dict[str, Array], of_mixer: str) -> None
 
 
 def _of_mixer(cls: type) -> str:
-  """The name under which a class is registered, in words; empty if it is not."""
+  """Returns the registered name of a class, in words; empty without a name."""
   names = [name for name, mixer in sorted(MIXERS.items()) if mixer is cls]
   return f' of the mixer {names[0]!r}' if names else ''
 
@@ -117,7 +118,7 @@ def _of_mixer(cls: type) -> str:
 def _steps(
   name: str, mixer: Mixer, tokens: Float[Array, 'b n w']
 ) -> Float[Array, 'b n w'] | None:
-  """The outputs for tokens that are taken one by one; None without a state."""
+  """Returns the outputs for tokens that are taken one by one; None without a state."""
   state = mixer.initial_state(len(tokens)) if mixer.causal else None
   if state is None:
     return None

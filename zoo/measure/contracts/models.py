@@ -64,13 +64,13 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-    >>> class Constant:
+    >>> class Cheat:
     ...   def __call__(self, prompt):
     ...     return prompt.y_query
-    >>> zoo.check_model(Constant(), task)
+    >>> zoo.check_model(Cheat(), task)
     Traceback (most recent call last):
     ...
-    zoo.core.errors.UserError: ...
+    zoo.core.errors.UserError: Cheat(prompt) reads the target: it changes with ...
   """
   name = type(model).__name__
   check_predictor(model)
@@ -142,7 +142,10 @@ def _check_predictions(
 
 
 def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
-  """Returns the graph, the parameters and the rest; an object that is no module is static."""
+  """Returns the graph, the parameters and the rest of a module.
+
+  Any other object is static, and has no arrays.
+  """
   if not isinstance(model, nnx.Module):
     return model, None, None
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)

@@ -45,10 +45,13 @@ _SIGNIFICANT = 5
 
 
 def check_task(task: Task) -> None:
-  """Checks that a task, its loss, baselines and shifts have the properties relied on.
+  """Checks that a task has the properties that the library relies on.
 
-  The baseline `bayes` is compared with the other baselines on 512 prompts. It may not
-  be worse than any of them by more than five standard errors of the difference.
+  It checks that prompts are finite, have the declared shapes and label kind, and are a
+  function of the key and of the position in the batch; that the loss has a derivative;
+  and that baselines and shifts work. The baseline `bayes` is compared with the other
+  baselines on 512 prompts: it may not be worse than any of them by more than five
+  standard errors of the difference.
 
   Args:
     task: The task to check.
@@ -58,10 +61,10 @@ def check_task(task: Task) -> None:
       is wrong.
 
   Example:
-    >>> zoo.check_task(zoo.create_model)
+    >>> zoo.check_task('linear_regression')
     Traceback (most recent call last):
     ...
-    zoo.core.errors.UserError: ...
+    zoo.core.errors.UserError: str is not a task: it must be a subclass of ...
   """
   name = type(task).__name__
   check_object('a task', task, BaseTask, 'it must be a subclass of zoo.tasks.BaseTask')
@@ -93,7 +96,7 @@ def _sample(
 ) -> Prompt:
   with noted(f'{name}.sample(key, {batch_size})'):
     prompt = programs.sample(trees.fresh(task), key, batch_size)
-  prompt = jax.device_get(prompt)  # on the host, where slices are not compiled
+  prompt = jax.device_get(prompt)  # Slices of arrays on the host are not compiled.
   check_prompts(task, prompt)
   return prompt
 
@@ -127,7 +130,7 @@ def _check_sampling(
 def _same(prompt: Prompt, other_prompt: Prompt) -> bool:
   if jax.tree.structure(prompt) != jax.tree.structure(other_prompt):
     return False
-  same = functools.partial(np.array_equal, equal_nan=True)  # NaN is a missing feature
+  same = functools.partial(np.array_equal, equal_nan=True)  # Missing features are NaN.
   return all(jax.tree.leaves(jax.tree.map(same, prompt, other_prompt)))
 
 
@@ -152,7 +155,7 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
   check_form(f'{name}.loss', values['values'], (len(prompt.x),))
   check_form(f'the derivative of {name}.loss', values['slope'], shape)
   check_form(f'{name}.loss at every example', values['all'], prompt.targets.shape[:2])
-  # The losses of the logit 0 for the targets 0 and 1.
+  # A log loss of the logit 0 is log 2 for both targets, 0 and 1.
   is_log_loss = has_one_output and np.allclose(values['at 0'], math.log(2), atol=1e-5)
   if is_log_loss and task.label_kind != 'signs':
     raise UserError(
