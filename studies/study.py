@@ -325,8 +325,8 @@ def table(results: Sequence[StudyResult]) -> str:
   Example:
     >>> study = studies.Study('half', 'A half is 0.5.', lambda train: None)
     >>> print(studies.table([StudyResult(study, {'half': 0.5})]))
-    study  number  expected  measured   verdict
-    half     half                 0.5  measured
+    study  number  measured   verdict
+    half     half       0.5  measured
   """
   rows = [
     ['', *row, ''] if number else [result.study.name, *row, result.verdict]

@@ -21,7 +21,7 @@ _SIGNALS = [
 
 
 class Stopped(Exception):
-  """The error that ends work after a signal; all is saved, and the same call resumes."""
+  """The error that ends work after a signal: all is saved, and a new call resumes."""
 
 
 class Interruption:

@@ -45,12 +45,13 @@ class CaptionedFigure:
 class JudgedClaim(TypedDict):
   """A claim with its numbers and verdict, as in `claims.json`.
 
+  `exact` has the numbers of the theory, by name.
+
   Attributes:
     key: The short name of the claim.
     source: The place in the paper where the claim is made.
     statement: The claim in words.
     verdict: The verdict; None if numbers are missing.
-    exact: Numbers of the theory, by name.
     measured: Measured numbers by name. A number that was not measured is None or
       missing.
     function: The function that computes the numbers and has the rule of the verdict.

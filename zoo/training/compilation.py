@@ -1,4 +1,4 @@
-"""What trains and measures a model, from its config to compiled programs."""
+"""Everything that trains and measures a model, from its config to compiled programs."""
 
 from __future__ import annotations
 
@@ -43,27 +43,44 @@ from zoo.training.summary import product_flops
 
 
 class Training(NamedTuple):
-  """What trains the model of a config on a mesh, or many models side by side."""
+  """Everything that trains the model of a config on a mesh, or many models side by side.
 
-  config: Config  # of many models that of the first, for what they share
+  Attributes:
+    config: The config. Of many models it is that of the first, for what they share.
+    task: The task.
+    mesh: The mesh of devices.
+    graph: The graph of the model.
+    abstract: The shapes of the state, with the shardings between steps.
+    uses_statistics: Whether models take sufficient statistics of prompts.
+    init: Makes the state at step 0. For one model it takes `from_source` as
+      `init_state` does.
+    steps: The steps, as `make_steps` describes them, compiled or to be compiled.
+    key: The key of the training prompts, or one for each model.
+    numbers: The numbers that may differ without another program.
+    evaluation: The evaluation, compiled or to be compiled.
+    flops: The operations in the matrix products of a step, once compiled.
+  """
+
+  config: Config
   task: Task
   mesh: Mesh
-  graph: nnx.GraphDef  # of the model
-  abstract: State  # shapes, with the shardings between steps
-  uses_statistics: bool  # whether models take sufficient statistics of prompts
-  # Makes the state at step 0; that of one model takes `from_source`, as `init_state`.
+  graph: nnx.GraphDef
+  abstract: State
+  uses_statistics: bool
   init: Callable[..., State]
-  steps: Any  # as `make_steps` describes it, compiled or to be compiled
-  key: Key[Array, '*n']  # of the training prompts
-  numbers: Numbers  # what may differ without another program
-  evaluation: Evaluation  # compiled or to be compiled
-  flops: int = 0  # in the matrix products of a step, once compiled
+  steps: Any
+  key: Key[Array, '*n']
+  numbers: Numbers
+  evaluation: Evaluation
+  flops: int = 0
 
 
 def make_training(config: Config, mesh: Mesh) -> Training:
-  """What trains the model of a config; nothing is compiled.
+  """Returns everything that trains the model of a config; nothing is compiled.
 
-  The devices of the mesh need not exist.
+  Args:
+    config: The valid config of the run.
+    mesh: The mesh. Its devices need not exist.
   """
   task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
   with on_mesh(mesh, config):
@@ -99,7 +116,11 @@ def make_training(config: Config, mesh: Mesh) -> Training:
 
 
 def compile_training(training: Training) -> Training:
-  """The steps and the evaluation, compiled; RunError if the memory is not enough."""
+  """Compiles the steps and the evaluation of a training.
+
+  Raises:
+    RunError: If the memory is not enough.
+  """
   config, mesh, abstract = training.config, training.mesh, training.abstract
   with (
     on_mesh(mesh, config),
@@ -113,7 +134,7 @@ def compile_training(training: Training) -> Training:
       compile_evaluation, config, training.evaluation, abstract['model'], mesh
     )
     if jax.process_count() > 1:
-      measurements.result()  # all processes must compile programs in the same order
+      measurements.result()  # All processes must compile programs in the same order.
     key, numbers = replicate((training.key, training.numbers), mesh)
     limit = replicate(np.int32(0), mesh)
     traced = training.steps.trace(abstract, key, limit, limit, numbers)

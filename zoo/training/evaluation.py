@@ -1,4 +1,4 @@
-"""The sampled and exact risks of models."""
+"""The risks of models, on held-out prompts and by theory."""
 
 from __future__ import annotations
 
@@ -36,57 +36,82 @@ from zoo.training.objective import (
 )
 
 Rule = LearningRule | DeepRule | Recurrence
-# For each quantity and batch, the mean over the prompts, and the mean square of the
-# deviations from it. The mean of the squares would lose the spread of losses that is
-# small beside their mean: float32 has seven digits.
+# Each quantity has, for each batch, the mean over the prompts and the mean square of
+# the deviations from it. The mean of the squares would lose a spread of losses that is
+# small beside their mean, since float32 has seven digits.
 SampledMoments = dict[str, tuple[Array, Array]]
 
 
 class Sampled(NamedTuple):
-  """What is measured on held-out prompts, on the devices or on the host."""
+  """What is measured on held-out prompts, on the devices or on the host.
 
-  moments: dict[str, Any]  # as `SampledMoments`; empty if no prompts are held out
-  metrics: dict[str, Any]  # numbers of registered metrics, by `METRIC/KEY`
+  Attributes:
+    moments: Moments of losses, as `SampledMoments`; empty if no prompts are held out.
+    metrics: The numbers of registered metrics, by `METRIC/KEY`.
+  """
+
+  moments: dict[str, Any]
+  metrics: dict[str, Any]
 
 
 NOT_SAMPLED = Sampled({}, {})
-# What was sampled, and the rules that give exact risks, on the devices and on the host.
+# Both have what was sampled, and the rules that give exact risks. They are on the
+# devices, or on the host, where the arrays are those of NumPy.
 Measured = tuple[Sampled, Rule | None]
-Fetched = tuple[Any, Rule | None]  # a `Sampled` of arrays of NumPy
+Fetched = tuple[Any, Rule | None]
 
 
 class Risks(NamedTuple):
-  """The risk of a model, as far as it is known, and what registered metrics say."""
+  """The risks of a model and the numbers of its registered metrics.
 
-  exact: float | None  # None if theory does not cover the model or the task
-  sampled: Estimate | None  # None if no prompts were sampled
-  accuracy: Estimate | None  # on the same prompts; None unless labels are classes
-  # The negative log likelihood of observed labels that are numbers, in nats; None for a
-  # model without a distribution of them.
+  If theory covers the model and the task, `exact` is the exact risk; otherwise it is
+  None.
+
+  Attributes:
+    sampled: The risk on held-out prompts; None if no prompts were sampled.
+    accuracy: The accuracy on the same prompts; None unless labels are classes.
+    nll: The negative log likelihood of observed labels that are numbers, in nats; None
+      for a model without a distribution of them.
+    curve: The sampled loss after 0, 1, …, C examples; None unless the model predicts
+      all examples in one pass.
+    metrics: The numbers of registered metrics by `METRIC/KEY`; empty if none was
+      measured.
+  """
+
+  exact: float | None
+  sampled: Estimate | None
+  accuracy: Estimate | None
   nll: Estimate | None
-  # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
-  metrics: dict[str, float]  # by `METRIC/KEY`; empty where none was measured
+  metrics: dict[str, float]
 
 
 class Evaluation(NamedTuple):
-  """What measures a model, or many side by side, always on the same held-out prompts.
+  """Everything that measures a model, or many side by side, on the same held-out prompts.
 
-  Of many models each array has a first axis, and what `exact` returns is a list.
+  With many models each array has a first axis, and `exact` returns a list. `exact` maps
+  the result of `rule`, on the host, to exact risks.
+
+  Attributes:
+    sample: Maps the model's arrays and the inputs to a `Sampled`.
+    rule: Maps the model's arrays to its learning rule or exact form, or to None.
+    inputs: The key of the held-out prompts, the task, and its moments.
+    num_prompts: The number of held-out prompts.
+    is_sampled: Whether there are held-out prompts or registered metrics.
   """
 
-  sample: Any  # from the model's arrays and the inputs to what is `Sampled`
-  rule: Any  # from the model's arrays to its learning rule or exact form, or None
-  exact: Callable[[Any], Any]  # from what `rule` returns, on the host, to exact risks
-  inputs: PyTree  # the key of the held-out prompts, the task, and its moments
+  sample: Any
+  rule: Any
+  exact: Callable[[Any], Any]
+  inputs: PyTree
   num_prompts: int
-  is_sampled: bool  # whether there are held-out prompts, or registered metrics
+  is_sampled: bool
 
 
 def make_evaluation(
   config: Config, task: Task, graph: nnx.GraphDef, statistics: bool, mesh: Mesh
 ) -> Evaluation:
-  """What measures the model of a config; nothing is compiled yet."""
+  """Returns everything that measures the model of a config; nothing is compiled yet."""
   task = task.held_out()
   moments = theory.task_moments(task) if theory.covers(task) else None
   moments = jax.tree.map(np.asarray, moments)
@@ -108,10 +133,10 @@ def make_evaluation(
 def compile_evaluation(
   config: Config, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
 ) -> Evaluation:
-  """Compiles all measurements, of models with these abstract arrays on a mesh."""
+  """Compiles all measurements of models with these abstract arrays on a mesh."""
   with on_mesh(mesh, config):
     rule = evaluation.rule.lower(abstract).compile()
-    if rule.out_info is not None:  # the exact risk is compiled when first computed
+    if rule.out_info is not None:  # The first call compiles the exact risk.
       evaluation.exact(
         jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
       )
@@ -122,7 +147,7 @@ def compile_evaluation(
 
 
 def is_evaluated(config: Config, step: int) -> bool:
-  """Whether a model is measured on held-out prompts after a step."""
+  """Returns whether a model is measured on held-out prompts after a step."""
   return step == config.train.num_steps or step % config.eval.every == 0
 
 
@@ -131,8 +156,8 @@ def evaluate(
 ) -> Measured:
   """Starts to measure the model after a step; its state may be donated at once.
 
-  The risk on held-out prompts is measured where the config asks for it and at the end,
-  the exact risk always. `finish_evaluation` makes risks of what this gives.
+  The risk on held-out prompts is measured where the config asks for it and at the end.
+  The exact risk is always measured. `finish_evaluation` makes risks from the result.
   """
   sampled = NOT_SAMPLED
   if evaluation.is_sampled and is_evaluated(config, step):
@@ -141,7 +166,7 @@ def evaluate(
 
 
 def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
-  """The risks of a model, from the fetched result of `evaluate`."""
+  """Returns the risks of a model, from the fetched result of `evaluate`."""
   sampled, rule = fetched
   return risks_of(sampled, evaluation.exact(rule), evaluation.num_prompts)
 
@@ -149,10 +174,10 @@ def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
 def exact_risk_of(
   task: Task, moments: theory.Moments | None, rule: Rule | None
 ) -> float | None:
-  """The exact risk of one model from its rule or form; None if that is not known."""
+  """Returns the exact risk of one model from its rule or form; None if it is unknown."""
   if rule is None or moments is None:
     return None
-  # In NumPy: the risks are on the host, and the mesh may be of other devices.
+  # NumPy is used since the risks are on the host, and the mesh may be elsewhere.
   rules, stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
   if isinstance(rules, LearningRule):
     return float(np.asarray(theory.exact_risks(rules, stacked))[0])
@@ -160,7 +185,7 @@ def exact_risk_of(
 
 
 def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
-  """The risks of one model, from what was sampled, on the host."""
+  """Returns the risks of one model, from what was sampled, on the host."""
   estimates, moments = {}, sampled.moments
   for name in ('model', 'accuracy', 'nll'):
     if name in moments:
@@ -180,9 +205,10 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
-  """The model's learning rule or exact form, in the highest matmul precision.
+  """Returns the model's learning rule or exact form, in the highest matmul precision.
 
-  None if the model has neither, or if its risk on this task is not known exactly.
+  The result is None if the model has neither, or if theory does not know its risk on
+  this task.
   """
   if not theory.covers(task):
     return None
@@ -201,7 +227,7 @@ def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
     return form
 
 
-# The key of the held-out prompts, the task, and its moments.
+# The inputs are the key of the held-out prompts, the task, and its moments.
 Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 
@@ -213,10 +239,10 @@ def sample_all(
   state: PyTree,
   inputs: Inputs,
 ) -> Sampled:
-  """The moments of a model's losses, and its registered metrics.
+  """Returns the moments of a model's losses, and its registered metrics.
 
-  Metrics get the `task` itself, whose baselines need its numbers, and not the one among
-  the inputs of the program.
+  Metrics get the `task` itself, whose baselines need its numbers. The task among the
+  inputs has arguments of the program in their place.
   """
   moments = {}
   if config.eval.num_batches:
@@ -228,13 +254,14 @@ def sample_all(
 def own_metrics(
   graph: nnx.GraphDef, config: Config, task: Task, key: Key[Array, ''], state: PyTree
 ) -> dict[str, Array]:
-  """The numbers of the registered metrics that a config names, by `METRIC/KEY`.
+  """Returns the numbers of the registered metrics that a config names, by `METRIC/KEY`.
 
-  Raises UserError for a metric that returns anything but a dict of numbers.
+  Raises:
+    UserError: If a metric returns anything but a dict of numbers.
   """
   numbers = {}
   for i, name in enumerate(config.eval.metrics):
-    # No held-out batch has this number, by which the key is folded for each.
+    # The key of each held-out batch is folded with its number. No batch has this one.
     own_key = jax.random.fold_in(key, 2**32 - 2 - i)
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
     if not isinstance(found, Mapping):
@@ -255,12 +282,12 @@ def own_metrics(
 def sample_errors(
   graph: nnx.GraphDef, config: Config, statistics: bool, state: PyTree, inputs: Inputs
 ) -> SampledMoments:
-  """The moments of a model's losses on each batch of held-out prompts."""
+  """Returns the moments of a model's losses on each batch of held-out prompts."""
   key, task, moments = inputs
 
   def measure(index: Array) -> SampledMoments:
-    # `lax.map` traces this function anew, and a transform of NNX in the call of a model
-    # takes variables of its own trace alone: hence a copy that is made here.
+    # `lax.map` traces this function anew. A transform of NNX in the call of a model
+    # takes only variables of its own trace, so that a copy is made here.
     model = nnx.merge(graph, state, copy=True)
     stream = jax.random.fold_in(key, index)
     batch = sample(task, stream, config.train.batch_size, statistics)
@@ -273,7 +300,7 @@ def sample_errors(
 
 
 def mean_and_deviation(losses: Float[Array, 'b ...']) -> tuple[Array, Array]:
-  """The mean of losses, and the mean square of their deviations from it."""
+  """Returns the mean of losses, and the mean square of their deviations from it."""
   mean = jnp.mean(losses, axis=0)
   return mean, jnp.mean(jnp.square(losses - mean[None]), axis=0)
 
@@ -285,11 +312,11 @@ def held_out_losses(
   moments: theory.Moments | None,
   key: Key[Array, ''],
 ) -> dict[str, Array]:
-  """The losses of a model at the queries of a batch, by the name of the quantity.
+  """Returns the losses of a model at the queries of a batch, by the name of the quantity.
 
-  A model that predicts all examples in one pass is also measured at each of them, and
-  on classes by its accuracy. One with a distribution of numbers is measured by the
-  negative log likelihood of labels, which are drawn with the key of the batch.
+  A model that predicts all examples in one pass is also measured at each of them, and a
+  model of classes by its accuracy. A model with a distribution of numbers is measured
+  by the negative log likelihood of labels, which are drawn with the key of the batch.
   """
   if isinstance(batch, Statistics):
     return {'model': trained_losses(model, task, batch, moments, every=False)}
@@ -306,5 +333,5 @@ def held_out_losses(
   if has_width and draws_labels(task, batch):
     labelled = with_drawn_labels(task, key, batch)
     of_query = negative_log_likelihoods(model, task, labelled, every=False)
-    losses['nll'] = of_query.reshape(-1, len(batch.x))[-1]  # of the last loop
+    losses['nll'] = of_query.reshape(-1, len(batch.x))[-1]  # The last loop counts.
   return losses

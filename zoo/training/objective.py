@@ -1,4 +1,4 @@
-"""The training objective: the in-context risk, over sampled prompts or exact."""
+"""The training objective: the in-context risk, of sampled prompts or by theory."""
 
 from __future__ import annotations
 
@@ -33,39 +33,57 @@ from zoo.measure.predictive import with_drawn_labels
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
 from zoo.tasks.base import FunctionClass
-from zoo.training import rows as rows  # enters the objective 'rows'
+from zoo.training import rows as rows  # This import registers the objective 'rows'.
 from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
 
 
 class Numbers(NamedTuple):
-  """Inputs of a compiled step besides the state and the key; none is compiled in."""
+  """The inputs of a compiled step besides the state and the key.
 
-  task: Task  # whose numbers are leaves
-  moments: theory.Moments | None  # of the task; None if exact theory does not cover it
-  learning_rate: Any = None  # a number for each model; None: that of the config
-  stage: Stage | None = None  # of a curriculum
-  # The last step of the decay of `wsd`, as a float; None: that of the config.
+  They are arguments of the program, so that other numbers need no new compilation.
+
+  Attributes:
+    task: The task, whose numbers are leaves.
+    moments: The moments of the task; None if exact theory does not cover it.
+    learning_rate: The learning rate of each model; None for that of the config.
+    stage: The stage of a curriculum; None without a curriculum.
+    num_steps: The last step of the decay of the schedule `wsd`, as a float; None for
+      that of the config.
+  """
+
+  task: Task
+  moments: theory.Moments | None
+  learning_rate: Any = None
+  stage: Stage | None = None
   num_steps: Any = None
 
 
-# From a model, the key of the step and the numbers to the loss.
+# An objective maps a model, the key of the step and the numbers to the loss.
 Objective = Callable[[Predictor, Key[Array, ''], Numbers], Float[Array, '']]
 
 
 def numbers_of(task: Task) -> Numbers:
-  """The numbers of a step of one model, with the learning rate of its config."""
+  """Returns the numbers of a step of one model, with the learning rate of its config."""
   return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
 def uses_statistics(
   config: Config, model: object, task: Task, num_models: int = 1
 ) -> bool:
-  """Whether models are trained and evaluated on sufficient statistics of prompts.
+  """Returns whether models are trained and evaluated on sufficient statistics of prompts.
 
-  This holds if they depend on the prompts only through them, if whole prompts, in parts
-  or in another type, are not asked for, and if statistics are cheaper than the
-  examples: if the context is long, or there are several models or enough heads.
+  A model with a learning rule depends on a prompt only through second moments of its
+  examples. These are used if the task can draw them, if the config asks for nothing
+  that needs whole prompts (parts of a batch, another type, other positions or labels,
+  other objectives, a curriculum), and if they are cheaper than the examples. They are
+  cheaper for a long context, for several models, or for enough heads.
+
+  Args:
+    config: The config of the models.
+    model: The model, which may be abstract.
+    task: The task of the config.
+    num_models: The number of models that are trained side by side.
   """
   asks_for_prompts = (
     config.train.num_parts > 1
@@ -74,25 +92,26 @@ def uses_statistics(
     or config.objective.min_examples is not None
     or config.objective.labels != 'clean'
     or config.objective.name in ('nll', *OBJECTIVES)
-    or has_curriculum(config.curriculum)  # which leaves parts of prompts out
+    or has_curriculum(config.curriculum)  # It leaves parts of prompts out.
   )
   if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
     return False
   if num_models > 1 or task.has_long_context or not isinstance(model, LinearAttention):
     return True
   heads, c, e = model.num_heads, task.context_length, task.num_features + 1
-  # Transforming statistics costs e⁴ for any batch size, which devices cannot share, and
-  # a large triangle takes long to compile.
+  # Transforming statistics costs e⁴ for any batch size. Devices cannot share this work,
+  # and a large triangle takes long to compile.
   if e > 256:
     return False
-  # Multiplications per prompt; those of statistics are about five times as cheap.
+  # Both sides are multiplications per prompt. Those of statistics are about five times
+  # as cheap.
   return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
 
 
 def sample(
   task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
 ) -> Prompt | Statistics:
-  """A batch of prompts or of their statistics; each device draws its own part."""
+  """Returns a batch of prompts or of their statistics; each device draws its own part."""
   if statistics:
     return split_statistics(task.sample_statistics(key, batch_size))
   prompt = split_prompts(task.sample(key, batch_size))
@@ -102,12 +121,12 @@ def sample(
 def predicted(
   predictor: Predictor, prompt: Prompt, every: bool
 ) -> tuple[Float[Array, 'b n *k'], Float[Array, 'b n *k']]:
-  """The predictions and targets of every example, in one pass, or of the query."""
+  """Returns predictions and targets: of every example in one pass, or of the query."""
   if not every:
     targets = prompt.y_query
     return predictor(prompt).astype(targets.dtype)[:, None], targets[:, None]
   predict, targets = one_pass(predictor), prompt.targets
-  assert predict is not None  # ensured by the validation of the config
+  assert predict is not None  # The validation of the config ensures this.
   return predict(prompt).astype(targets.dtype), targets
 
 
@@ -118,11 +137,20 @@ def trained_losses(
   moments: theory.Moments | None,
   every: bool,
 ) -> Float[Array, '*n']:
-  """The task's losses whose mean is trained: at the query, or at every example.
+  """Returns the task's losses whose mean is trained.
 
-  Those of a token model have a first axis for its trained loops.
+  Args:
+    model: The model.
+    task: The task, which has the loss.
+    batch: Prompts, or their sufficient statistics.
+    moments: The moments of the task; needed for statistics.
+    every: Whether the loss is at every example; otherwise it is at the query.
+
+  Returns:
+    Losses `[b]` for statistics, `[b, t]` for prompts, and `[l, b, t]` for a token model
+    with l trained loops. Without `every` the axis t has the query alone.
   """
-  if isinstance(batch, Statistics):  # of a model with a rule, on a task with moments
+  if isinstance(batch, Statistics):
     assert moments is not None
     assert isinstance(model, FollowsRule)
     return jnp.square(batch.errors(model.learning_rule(), moments.prior_mean))
@@ -136,10 +164,10 @@ def trained_losses(
 def negative_log_likelihoods(
   model: Predictor, task: Task, batch: Prompt, every: bool
 ) -> Float[Array, '*n']:
-  """The −log p, in nats, of labels that are the targets of prompts.
+  """Returns −log p, in nats, of labels that are the targets of prompts.
 
-  They have the axes of `trained_losses`. For classes they are the losses of the task,
-  whose predictions are logits.
+  The result has the axes of `trained_losses`. For classes these are the losses of the
+  task, whose predictions are logits.
   """
   if task.label_kind != 'numbers':
     return trained_losses(model, task, batch, None, every)
@@ -149,7 +177,7 @@ def negative_log_likelihoods(
     assert isinstance(distribution, Distribution)
     labels = jnp.broadcast_to(labels[None], distribution.mean.shape)
   elif every:
-    assert isinstance(model, HasDistributions)  # as the validation of the config says
+    assert isinstance(model, HasDistributions)  # The validation ensures this.
     distribution = model.distributions(batch)
   else:
     assert isinstance(model, HasDistribution)
@@ -160,19 +188,22 @@ def negative_log_likelihoods(
 def make_objective(
   config: Config, task: Task, statistics: bool, num_lanes: int = 1
 ) -> Objective:
-  """The objective that a config names.
+  """Returns the objective that a config names.
 
-  `sampled` is the mean loss over fresh prompts, at the query, at every example, or at
-  an example drawn for each prompt; or over their statistics with `statistics`. `exact`
-  is the expectation of the loss at the query, the exact risk, and samples nothing. For
-  a looped model `sampled` is also the mean over the trained loops (Yang et al., arXiv
-  2311.12424, eq. 4), and over the losses that count at the stage of a curriculum. With
-  observed labels these are the targets. `nll` has the negative log likelihoods of
-  observed labels in the place of these losses. A registered objective is the mean of
-  what its function returns for fresh prompts.
-  `num_lanes` parts of a batch are computed at the same time. Prompts are those of the
-  task among the step's numbers; `task` itself gives the constants of exact forms, and
-  is what a registered objective gets.
+  - `sampled` is the mean loss over fresh prompts, or over their statistics. It is taken
+    at the query, at every example, or at an example that is drawn for each prompt. For
+    a looped model it is also the mean over the trained loops (Yang et al., arXiv
+    2311.12424, eq. 4). A curriculum leaves out losses that do not count at its stage.
+  - `nll` is the same mean of negative log likelihoods of observed labels.
+  - `exact` is the expectation of the loss at the query, by theory. It samples nothing.
+  - A registered objective is the mean of what its function returns for fresh prompts.
+
+  Args:
+    config: The config of the run.
+    task: The task. It gives the constants of exact forms, and a registered objective
+      gets it. Prompts are drawn from the task among the numbers of a step.
+    statistics: Whether statistics of prompts are drawn instead of prompts.
+    num_lanes: The number of parts of a batch that are computed at the same time.
   """
   if config.objective.name == 'exact':
     return functools.partial(_exact, task)
@@ -191,11 +222,11 @@ def _sampled(
 ) -> Float[Array, '']:
   task, stage, size = numbers.task, numbers.stage, config.train.batch_size
   if stage is not None and stage.features is not None:
-    assert isinstance(task, FunctionClass)  # ensured by the validation of the config
+    assert isinstance(task, FunctionClass)  # The validation ensures this.
     task = FirstFeatures(task, stage.features)
   batch, lengths = sample(task, key, size, statistics), None
   if config.objective.labels == 'observed' or config.objective.name == 'nll':
-    assert isinstance(batch, Prompt)  # as `uses_statistics` says
+    assert isinstance(batch, Prompt)  # `uses_statistics` ensures this.
     batch = with_drawn_labels(task, key, batch)
     batch = split_first_axis(batch)
   if (least := config.objective.min_examples) is not None:
@@ -215,18 +246,18 @@ def _own(
   key: Key[Array, ''],
   numbers: Numbers,
 ) -> Float[Array, '']:
-  """The mean loss of a registered objective over fresh prompts.
+  """Returns the mean loss of a registered objective over fresh prompts.
 
-  The function gets the task itself, whose baselines need its numbers, and not the task
-  among the step's numbers, which are inputs of the program.
+  The function gets the task itself, whose baselines need its numbers. The task among
+  the step's numbers has inputs of the program in their place.
   """
   count = config.train.num_parts * num_lanes
   prompt: Any = sample(numbers.task, key, config.train.batch_size, statistics=False)
   if config.objective.labels == 'observed' or config.objective.name == 'rows':
     prompt = with_drawn_labels(task, key, prompt)
     prompt = split_first_axis(prompt)
-  # No prompt of a batch has this number, by which the key is folded for each. Each part
-  # of the batch has a key of its own.
+  # The key of each prompt is folded with the number of the prompt. No prompt has the
+  # number used here. Each part of the batch has a key of its own.
   keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)
   loss = functools.partial(_own_loss_of_part, config, task)
   if count == 1:
@@ -237,9 +268,10 @@ def _own(
 def _own_loss_of_part(
   config: Config, task: Task, model: Any, part: tuple[Prompt, Key[Array, ' 1']]
 ) -> Float[Array, '']:
-  """The mean loss of a registered objective over a part of a batch.
+  """Returns the mean loss of a registered objective over a part of a batch.
 
-  Raises UserError unless it is a number for each prompt.
+  Raises:
+    UserError: If the objective returns anything but a loss for each prompt.
   """
   prompt, (key,) = part
   model, prompt = _in_type(model, prompt, config.train.compute_dtype)
@@ -257,13 +289,13 @@ def _own_loss_of_part(
 def _loss_of_part(
   config: Config, numbers: Numbers, model: Any, part: tuple[Prompt | Statistics, Any]
 ) -> Float[Array, '']:
-  """The mean loss over prompts, or their statistics, and the lengths that count."""
+  """Returns the mean loss over prompts or their statistics, at the lengths that count."""
   batch, lengths = part
   if isinstance(batch, Prompt):
     model, batch = _in_type(model, batch, config.train.compute_dtype)
   every = config.objective.positions == 'every' or lengths is not None
   if config.objective.name == 'nll':
-    assert isinstance(batch, Prompt)  # as `uses_statistics` says
+    assert isinstance(batch, Prompt)  # `uses_statistics` ensures this.
     losses = negative_log_likelihoods(model, numbers.task, batch, every)
   else:
     losses = trained_losses(model, numbers.task, batch, numbers.moments, every)
@@ -278,15 +310,15 @@ def _exact(
   if isinstance(model, HasExactForm):
     form = theory.exact_form(model)
     return theory.form_risk(form, theory.form_constants(form, task))
-  assert numbers.moments is not None  # ensured by the validation of the config
+  assert numbers.moments is not None  # The validation of the config ensures this.
   assert isinstance(model, FollowsRule)
   return theory.population_risk(model.learning_rule(), numbers.moments)
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
-  """A model and its inputs from prompts in another type.
+  """Returns a model, and its inputs from prompts, in another type.
 
-  Targets keep their type, and so do the edges of bars, which would fall together.
+  Targets keep their type. So do the edges of bars, some of which would become equal.
   """
   if dtype == 'float32':
     return model, prompt

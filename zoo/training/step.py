@@ -1,4 +1,4 @@
-"""The compiled part of training: a sharded initial state, and many steps per call."""
+"""The compiled part of training: the sharded initial state, and many steps per call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from zoo.core.roles import shared_paths
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
 
-# From state, key, number of the step and numbers to the next state and its metrics.
+# A step maps state, key, number of the step and numbers to the next state and metrics.
 Step = Callable[
   [State, Key[Array, '*n'], Array, Numbers], tuple[State, dict[str, Array]]
 ]
@@ -46,9 +46,12 @@ Step = Callable[
 def create(
   config: Config, key: Key[Array, ''], weights: PyTree | None = None
 ) -> dict[str, Model | nnx.Optimizer]:
-  """The model of a config and its optimizer.
+  """Returns the model of a config and its optimizer, as a dictionary.
 
-  Its arrays are sampled from the key, but for those that are given as `weights`.
+  Args:
+    config: The config of the run.
+    key: The key from which the arrays of the model are drawn.
+    weights: Arrays that replace the drawn ones; None replaces none.
   """
   model = build_model(config, nnx.Rngs(key))
   if weights is not None:
@@ -66,19 +69,26 @@ def create(
 
 
 def initial_weights(config: Config) -> PyTree | None:
-  """The arrays that `train.init_from` names; None if it is None; raises UserError."""
+  """Returns the arrays that `train.init_from` names; None if it is None.
+
+  Raises:
+    UserError: If the arrays cannot be read, or do not fit the model of the config.
+  """
   path = config.train.init_from
   return None if path is None else _saved_weights(path, config)
 
 
 def _saved_weights(path: str, config: Config) -> PyTree:
-  """The arrays of a run or a saved model, from which the model of a config starts.
+  """Returns the arrays of a run or a saved model, from which a new model starts.
 
-  These are all arrays, also those that are not trained, such as a fixed guess or the
-  averages of a normalisation; but random keys are those of the seed of the config. They
-  may be of a model that was trained on another task, or with another optimizer.
-  Raises UserError unless they are as many and as large as those of the config's model,
-  and unless this computes the same from them, or `train.init_from_other` is True.
+  These are all arrays, including those that are not trained, such as a fixed guess or
+  the averages of a normalisation. Only random keys are those of the seed of the config.
+  The saved model may have been trained on another task, or with another optimizer.
+
+  Raises:
+    UserError: If the arrays differ from those of the config's model in names or shapes,
+      or if this model computes something else from them and `train.init_from_other` is
+      False.
   """
   saved = load(path)
   weights = _without_keys(nnx.state(saved.model))
@@ -100,12 +110,12 @@ def _saved_weights(path: str, config: Config) -> PyTree:
 
 
 def _without_keys(state: Any) -> Any:
-  """A state without the keys and counters of random streams."""
+  """Returns a state without the keys and counters of random streams."""
   return nnx.filter_state(state, nnx.Not(nnx.RngState))
 
 
 def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
-  """The graphs of model and optimizer, and their state as shapes with shardings."""
+  """Returns the graphs of model and optimizer, and their state as shapes with shardings."""
   graphs, state = {}, {}
   with jax.set_mesh(mesh):
     parts = jax.eval_shape(
@@ -121,10 +131,13 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
 
 
 def init_state(config: Config, abstract: State, from_source: bool = True) -> State:
-  """The state at step 0, with each array created in its final sharding.
+  """Returns the state at step 0, with each array created in its final sharding.
 
-  Without `from_source` its weights are random, also where `train.init_from` names
-  others.
+  Args:
+    config: The config of the run.
+    abstract: The shapes and shardings of the state.
+    from_source: Whether the weights are read from `train.init_from`, if it names any;
+      otherwise they are random.
   """
 
   @functools.partial(jax.jit, out_shardings=shardings_of(abstract))
@@ -149,12 +162,23 @@ def train_step(
   objective: Objective,
   in_shape: bool,
 ) -> tuple[State, dict[str, Array]]:
-  """One step of training: loss, gradient, update.
+  """Takes one step of training: loss, gradient, update.
 
-  `graphs` are those of the model and the optimizer. `asked` is the abstract model, to
-  whose shardings a fully sharded one is gathered. A learning rate and a number of steps
-  in `numbers` replace those of the config. `in_shape` keeps the arrays in shape in the
-  optimizer, so that they can be split along any axis.
+  Args:
+    state: The state of the model and the optimizer.
+    key: The key of the training prompts of the run.
+    step: The number of steps that are done.
+    numbers: The task and other inputs of the program. A learning rate and a number of
+      steps in them replace those of the config.
+    config: The config of the run.
+    graphs: The graphs of the model and the optimizer.
+    asked: The abstract model, to whose shardings a fully sharded model is gathered.
+    objective: The function whose gradient is taken.
+    in_shape: Whether the optimizer keeps the arrays in shape, so that they can be split
+      along any axis.
+
+  Returns:
+    The next state; and the loss, the norm of the gradient, and whether both are finite.
   """
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
@@ -163,7 +187,7 @@ def train_step(
 
   model = nnx.merge(graphs['model'], state['model'])
   optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-  # Built anew, since a learning rate among the numbers is an input of this program.
+  # It is built anew, since a learning rate among the numbers is an input here.
   optimizer.tx = build_optimizer(
     config.optimizer,
     config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
@@ -174,8 +198,8 @@ def train_step(
   )
   trained = model
   if averages(config.optimizer):
-    # Two modules that are merged from one state share its variables, unless the second
-    # gets copies: without them the averages in `model` would be overwritten, too.
+    # Two modules that are merged from one state share its variables. The second gets
+    # copies, so that the averages in `model` are not overwritten.
     trained = nnx.merge(graphs['model'], state['model'], copy=True)
     before = optimizer.opt_state, nnx.state(model, nnx.Param)
     nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
@@ -194,13 +218,14 @@ def train_step(
 def make_steps(
   take_step: Step, abstract: State, mesh: Mesh, in_shape: bool
 ) -> jax.stages.Wrapped:
-  """Compiles `(state, key, start, stop, numbers) -> (state, metrics of the last step)`.
+  """Returns the compiled `(state, key, start, stop, numbers) -> (state, metrics)`.
 
-  The state is donated. The number of steps is not compiled in: however a run is divided
-  into calls, each step is the same program and gives the same bits.
+  The metrics are those of the last step. The state is donated. The number of steps is
+  an input: however a run is divided into calls, each step is the same program and gives
+  the same bits.
   """
   whole, shardings = replicated(mesh), shardings_of(abstract)
-  take_step = jax.jit(take_step, inline=True)  # traced once, for shapes and the loop
+  take_step = jax.jit(take_step, inline=True)  # It is traced once, for both uses.
   return jax.jit(
     functools.partial(run_steps, take_step, in_shape),
     donate_argnums=0,
@@ -218,19 +243,30 @@ def run_steps(
   stop: Array,
   numbers: Numbers,
 ) -> tuple[State, dict[str, Array]]:
-  """The steps after `start`, up to `stop`.
+  """Takes the steps after `start`, up to `stop`.
 
-  The loop ends early after a step whose loss or gradient is not finite, for several
-  models only once this holds for every one of them. A model that is lost at a step
-  stays lost, also if its loss becomes finite again: its metrics are those of that step,
-  and its arrays are NaN afterwards, so that later calls and checkpoints know it, too.
-  `metrics['step']` is the number of steps that each model has done by then, and
-  `metrics['finite']` says which models are finite, weights included. `in_shape` keeps
-  the arrays in shape between steps.
+  The loop ends early after a step whose loss or gradient is not finite. Several models
+  end it only once none of them is finite. A model that is lost at a step stays lost,
+  even if its loss becomes finite again: its metrics remain those of that step, and its
+  arrays become NaN, so that later calls and checkpoints know it, too.
+
+  Args:
+    take_step: The step.
+    in_shape: Whether the arrays keep their shapes between steps.
+    state: The state of the model, or of several models along a first axis.
+    key: The key of the training prompts.
+    start: The number of steps that are done.
+    stop: The number of steps at which the call ends.
+    numbers: The inputs of a step.
+
+  Returns:
+    The state after the last step, and its metrics. `metrics['step']` is the number of
+    steps that each model has done. `metrics['finite']` says whether each model is
+    finite, weights included.
   """
-  # Between steps the arrays are flat, since XLA:CPU computes elementwise operations on
-  # `[h, e, e]` in rows of e, which makes Adam eight times as slow; a number is then an
-  # array of one.
+  # Between steps the arrays are flat. XLA:CPU computes elementwise operations on
+  # `[h, e, e]` in rows of e, which makes Adam eight times as slow. A number becomes an
+  # array of one entry.
   shapes = jax.tree.map(jnp.shape, state)
   between = shapes if in_shape else jax.tree.map(jnp.size, state)
 
@@ -264,18 +300,18 @@ def run_steps(
 
 
 def _without_lost(finite: Bool[Array, ' n'], leaf: Array) -> Array:
-  """An array of many models with NaN for those that are not finite any more."""
+  """Returns an array of many models, with NaN for models that are not finite any more."""
   if not jnp.issubdtype(leaf.dtype, jnp.inexact):
     return leaf
   return jnp.where(finite.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
 
 
 def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:
-  """Whether all arrays are finite; of each model if `ndim` is 1, not 0."""
-  # Arrays that are not trained may be infinite, as a mask of attention is.
+  """Returns whether all arrays are finite; with `ndim` 1, for each of many models."""
+  # Arrays that are not trained may be infinite, such as a mask of attention.
   trained = nnx.filter_state(state['model'], nnx.Param), state['optimizer']
   finite = jnp.array(True)
   for leaf in jax.tree.leaves(trained):
-    if jnp.issubdtype(leaf.dtype, jnp.inexact):  # random keys are not numbers
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):  # Random keys are not numbers.
       finite &= jnp.isfinite(leaf).all(tuple(range(ndim, leaf.ndim)))
   return finite

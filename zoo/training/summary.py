@@ -1,4 +1,4 @@
-"""The summary of a finished run: `summary.json`, and the closing table."""
+"""The summary of a run that has ended: `summary.json`, and the closing table."""
 
 import json
 import math
@@ -29,60 +29,100 @@ from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.training.evaluation import Risks
 
-SUMMARY = 'summary.json'  # its name in a workdir
-DIVERGED = 'diverged.json'  # the name of the record of a point that has none
+SUMMARY = 'summary.json'  # This is its name in a workdir.
+DIVERGED = 'diverged.json'  # A point without a summary has this record.
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Summary(TypedDict):
-  """The content of `summary.json`; values that are unknown or overflow are None."""
+  """The content of `summary.json`; values that are unknown or overflow are None.
+
+  `optimal_risk` is the least risk of the linear family, and `gd_risk` that of one step
+  of gradient descent from the prior mean, with the best step size. Both, and
+  `exact_risk`, are None if exact theory does not cover the task.
+
+  Attributes:
+    model: The name of the model.
+    num_params: The number of its weights.
+    step: The number of steps that it was trained for.
+    eval_risk: The mean loss on held-out prompts.
+    eval_risk_stderr: The standard error of `eval_risk`.
+    eval_accuracy: The share of correct labels on the same prompts; None unless they are
+      classes.
+    eval_accuracy_stderr: The standard error of `eval_accuracy`.
+    eval_nll: The negative log likelihood of observed labels that are numbers, in nats.
+      It is there for a model with a distribution.
+    eval_nll_stderr: The standard error of `eval_nll`.
+    exact_risk: The exact risk of the model.
+    gd_risk: The exact risk of one step of gradient descent.
+    optimal_risk: The exact risk of the best rule of the linear family.
+    excess_risk: `exact_risk` minus `optimal_risk`; None for a model outside the linear
+      family.
+    metrics: The numbers of registered metrics, by `METRIC/KEY`; there only if there are
+      any.
+    comparison: The comparison with the baselines of the task, as
+      `compare_with_baselines` adds it.
+    steps_per_second: Steps per second, without evaluation and saving.
+    cpu_ms_per_step: The CPU time per step of all threads, in ms.
+    flops_per_second: Operations in matrix products per second, of all devices and
+      models of the program.
+    tokens_per_second: The tokens that one model is trained on per second; None for an
+      objective without prompts.
+    peak_memory_bytes: The peak memory of the fullest device of this process, or of the
+      process itself.
+    peak_memory_of: Which of the two it is: `device`, or `process` on a CPU.
+    wall_time: Seconds spent on the run, including earlier launches.
+    jax_version: The version of JAX.
+    device_kind: The kind of the devices.
+    num_devices: The number of devices of the mesh.
+    num_processes: The number of processes.
+  """
 
   model: str
   num_params: _Count
   step: _Count
   eval_risk: float | None
   eval_risk_stderr: float | None
-  # The share of right labels on the same prompts; None unless they are classes.
   eval_accuracy: float | None
   eval_accuracy_stderr: float | None
-  # The negative log likelihood of observed labels that are numbers, in nats; only for a
-  # model with a distribution.
   eval_nll: NotRequired[float | None]
   eval_nll_stderr: NotRequired[float | None]
   exact_risk: float | None
   gd_risk: float | None
   optimal_risk: float | None
   excess_risk: float | None
-  # What registered metrics say of the model, by `METRIC/KEY`; only if there are any.
   metrics: NotRequired[dict[str, float | None] | None]
-  # Of the model with the baselines of its task, as `compare_with_baselines` adds it.
   comparison: Comparison | None
   steps_per_second: float | None
   cpu_ms_per_step: float | None
-  # Of all devices and models of the program.
   flops_per_second: float | None
-  # That one model is trained on; None for an objective without prompts.
   tokens_per_second: float | None
-  # Of the fullest device of this process, or of the process itself, as the next says.
   peak_memory_bytes: _Count | None
-  peak_memory_of: str | None  # 'device', or 'process' on a CPU
-  wall_time: float  # s
+  peak_memory_of: str | None
+  wall_time: float
   jax_version: str
   device_kind: str
-  num_devices: int  # of the mesh
+  num_devices: int
   num_processes: int
 
 
 class Divergence(TypedDict):
-  """The content of `diverged.json`: why a point of a sweep has no summary."""
+  """The content of `diverged.json`: why a point of a sweep has no summary.
+
+  Attributes:
+    model: The name of the model.
+    num_steps: The number of steps that the point was to be trained for.
+    step: The first step that is not finite. For weights of a checkpoint it is the step
+      at which they were found.
+    loss: The loss of this step; None if it is not finite.
+    reason: The reason in words.
+  """
 
   model: str
-  num_steps: _Count  # that the point was to be trained for
-  # The first one that is not finite, or, of weights that a checkpoint has, the step at
-  # which they were found.
+  num_steps: _Count
   step: _Count
-  loss: float | None  # of this step; None if it is not finite
+  loss: float | None
   reason: str
 
 
@@ -94,11 +134,15 @@ def summarise(
   flops: int,
   wall_time: float,
 ) -> Summary:
-  """The summary of a model of a program, on a mesh, without a comparison.
+  """Returns the summary of a model of a program, without a comparison.
 
-  `speed` is from `Loop.speed`, and `flops` is the number per step of the program.
-  The exact risks of one best step of gradient descent from the prior mean, and of the
-  best rule of the linear family, are None if exact theory does not cover the task.
+  Args:
+    config: The config of the model.
+    mesh: The mesh that trained it.
+    risks: What was measured after the last step.
+    speed: Steps per second and CPU-ms per step, from `Loop.speed`.
+    flops: The operations of a step of the program.
+    wall_time: Seconds spent on the run.
   """
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
@@ -109,7 +153,7 @@ def summarise(
     step = LearningRule.gradient_descent(task.mean_weights(), best_first_step(task))
     gd = float(theory.exact_risk(step, task))
     optimal = float(theory.exact_risk(theory.optimal_rule(task), task))
-    # Models outside the linear family may be below its optimum.
+    # The risk of a model outside the linear family may be below the best of the family.
     if risks.exact is not None and isinstance(model, FollowsRule):
       excess = risks.exact - optimal
   tokens = tokens_per_step(config, model)
@@ -147,11 +191,11 @@ def summarise(
 
 
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
-  """The additions and multiplications of all matrix products in a program.
+  """Returns the additions and multiplications of all matrix products in a program.
 
-  Each counts once for all devices together, and in a scan as often as it runs, where
+  Each product counts once for all devices together, and in a scan as often as it runs.
   XLA's own cost analysis counts a loop once, and repeated work on each device. Products
-  in a `while` loop, whose length is not known, count once.
+  in a `while` loop count once, since its length is unknown.
   """
   flops = 0
   for equation in jaxpr.eqns:
@@ -161,16 +205,17 @@ def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
       product: Any = equation.outvars[0].aval
       inner = math.prod(left.shape[axis] for axis in contracted)
       flops += 2 * inner * math.prod(product.shape)
-    times = equation.params.get('length', 1)  # of a scan
+    times = equation.params.get('length', 1)  # A scan has a length.
     within = jax.extend.core.jaxprs_in_params(equation.params)
     flops += times * sum(map(product_flops, within))
   return flops
 
 
 def tokens_per_step(config: Config, model: Model) -> int | None:
-  """The tokens of the prompts of a step; None for an objective without prompts.
+  """Returns the tokens of the prompts of a step; None for an objective without prompts.
 
-  Models without a layout of tokens have those of the embedding matrix, C + 1 a prompt.
+  A model without a layout of tokens has those of the embedding matrix: C + 1 for each
+  prompt.
   """
   if config.objective.name == 'exact':
     return None
@@ -182,10 +227,11 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
 
 
 def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
-  """The most bytes in use at a time, on the fullest of the devices, and 'device'.
+  """Returns the most bytes in use at a time, and what uses them.
 
-  Where a backend does not know them, as that of CPUs, those of the process, and
-  'process'; None on Windows, which has no such count. Both are since the process began.
+  It is the fullest of the devices, and 'device'. Where a backend does not know its
+  memory, as on CPUs, it is the process, and 'process'. On Windows, which has no such
+  count, both are None. The peak is since the process began.
   """
   peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in devices]
   known = [peak for peak in peaks if peak is not None]
@@ -193,9 +239,9 @@ def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
     return max(known), 'device'
   if sys.platform == 'win32':
     return None, None
-  import resource  # which Windows lacks
+  import resource  # Windows lacks it.
 
-  unit = 1 if sys.platform == 'darwin' else 1024  # of getrusage
+  unit = 1 if sys.platform == 'darwin' else 1024  # getrusage counts in these units.
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
 
 
@@ -208,7 +254,7 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 
 
 def read_summary(workdir: pathlib.Path) -> Summary | None:
-  """The `summary.json` of a run, or None if it is missing or damaged."""
+  """Returns the `summary.json` of a run; None if it is missing or damaged."""
   path = workdir / SUMMARY
   if not path.exists():
     return None
@@ -219,7 +265,7 @@ def read_summary(workdir: pathlib.Path) -> Summary | None:
 
 
 def finished_summary(workdir: pathlib.Path, config: Config) -> Summary | None:
-  """The `summary.json` of a finished run of a config; None if it is not that."""
+  """Returns the `summary.json` of a run of this config that has ended, or None."""
   summary = read_summary(workdir)
   if summary is None:
     return None
@@ -236,10 +282,10 @@ def write_divergence(folder: pathlib.Path, divergence: Divergence) -> None:
 
 
 def read_divergence(folder: pathlib.Path, config: Config) -> Divergence | None:
-  """The `diverged.json` of a point of this config; None if it has none.
+  """Returns the `diverged.json` of a point of this config; None if it has none.
 
   A record for another number of steps does not count, since the learning rate of a
-  schedule depends on it, and neither does one that cannot be read.
+  schedule depends on this number. A record that cannot be read does not count either.
   """
   path = folder / DIVERGED
   if not path.exists():
@@ -253,14 +299,14 @@ def read_divergence(folder: pathlib.Path, config: Config) -> Divergence | None:
 
 
 def is_lost(row: Mapping[str, Any]) -> bool:
-  """Whether a row of a sweep is of a point that has become non-finite."""
+  """Returns whether a row of a sweep is of a point that has become non-finite."""
   return row.get('step', 0) is None
 
 
 def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
-  """The field of the risk that all of them have: `exact_risk`, else `eval_risk`.
+  """Returns the risk that all summaries have: `exact_risk`, else `eval_risk`.
 
-  Points of a sweep that are lost have neither.
+  Points of a sweep that are lost have neither, and are left out.
   """
   exact = all(
     summary['exact_risk'] is not None for summary in summaries if not is_lost(summary)
@@ -269,7 +315,20 @@ def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(summary: Summary) -> str:
-  """The closing table of a run: the model, and each baseline of its task."""
+  """Returns the closing table of a run: the model, and each baseline of its task.
+
+  Args:
+    summary: The summary that `zoo.train` returns.
+
+  Returns:
+    Lines of text for a terminal.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> print(zoo.training.table(zoo.train(config, 'runs/a')))
+    after step 10 ...
+  """
   rows = [
     [
       summary['model'],
