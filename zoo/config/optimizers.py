@@ -1,4 +1,4 @@
-"""Builds the optax optimizer that a config names."""
+"""The optax optimizer that a config names, with its schedule."""
 
 import difflib
 import math
@@ -18,19 +18,25 @@ from zoo.core.registry import entering
 from zoo.core.roles import ROLES, matches, parameter_roles
 
 _Function = TypeVar('_Function', bound=Callable)
-# From a tree of weights to one of truth values, as the masks of optax.
+# A mask of optax maps a tree of weights to a tree of truth values.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
 
 SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
-OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
+OPTIONS = 'beta1', 'beta2', 'weight_decay'  # Only some optimizers take these fields.
 
 
 class Averaged(NamedTuple):
-  """The state of an optimizer whose model is an average of the weights it trains."""
+  """The state of an optimizer whose model is an average of the weights it trains.
+
+  Attributes:
+    num_updates: The number of updates.
+    trained: The weights at which gradients are taken.
+    inner: The state of the optimizer that trains them.
+  """
 
   num_updates: jax.Array
-  trained: PyTree  # the weights at which gradients are taken
-  inner: Any  # the state of the optimizer that trains them
+  trained: PyTree
+  inner: Any
 
 
 def _adam(rate, beta1=0.9, beta2=0.999):
@@ -50,7 +56,7 @@ def _sgd(rate, beta1=None):
 
 
 def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
-  """Muon for the matrices of hidden layers, NAdam for all other weights.
+  """Returns Muon for the matrices of hidden layers, and NAdam for all other weights.
 
   An update has the size of Adam's (Liu et al., arXiv 2502.16982, eq. 4), so that both
   take the same learning rate.
@@ -69,13 +75,13 @@ def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   )
   if weight_decay == 0:
     return muon
-  # The mask that optax has is for the weights of Muon alone.
+  # The mask of optax covers the weights of Muon alone.
   decay = optax.add_decayed_weights(lambda step: -weight_decay * rate(step), decayed)
   return optax.chain(muon, decay)
 
 
 def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, scaled):
-  """AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
+  """Returns AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
   base = optax.chain(
     optax.scale_by_rms(beta2, eps=1e-8, eps_in_sqrt=False, bias_correction=True),
     optax.add_decayed_weights(weight_decay, decayed),
@@ -91,10 +97,11 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
   )
 
 
-# Functions from the learning rate, itself one of the step, to an optimizer of optax; by
-# name they take those of `OPTIONS` that they use, and the masks `decayed`, of the
-# weights that decay, and `hidden`, of those with this role. One that averages weights
-# takes `scaled` and applies it before; from others the updates are scaled.
+# Each function maps the learning rate, itself a function of the step, to an optimizer
+# of optax. By name it takes the `OPTIONS` that it uses, and two masks: `decayed` marks
+# the weights that decay, and `hidden` those with this role. A function that averages
+# weights takes `scaled` and applies it before the average. The updates of other
+# optimizers are scaled afterwards.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'adam': _adam,
   'adamw': _adamw,
@@ -103,35 +110,42 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'muon': _muon,
   'schedule_free': _schedule_free,
 }
-# Those whose updates do not depend on the shapes of arrays. They are functions rather
-# than names, since an optimizer of a user's own may replace one under its name.
+# The updates of these do not depend on the shapes of arrays. The tuple has functions
+# rather than names, since a user's own optimizer may replace one under its name.
 _ELEMENTWISE = _adam, _adamw, _lion, _schedule_free, _sgd
 
 
 def register_optimizer(name: str) -> Callable[[_Function], _Function]:
-  """Returns a decorator that enters a function that makes an optimizer under a name.
+  """Returns a decorator that registers a function which makes an optimizer.
 
-  The function takes the learning rate, which is a function of the step, and, by name,
-  those of the fields of `config.optimizer` that it uses and the masks `decayed` and
-  `hidden`: the weights that decay, and those with the role `hidden`.
+  The function is `make(learning_rate, ...) -> optax.GradientTransformation`, where
+  `learning_rate` is a function of the step. Further arguments are recognised by their
+  names: `beta1`, `beta2` and `weight_decay` are fields of `config.optimizer`; the masks
+  `decayed` and `hidden` mark the weights that decay, and those with the role `hidden`.
 
   Args:
-    name: What `config.optimizer.name` calls it. A second function under the same name
-      replaces the first.
+    name: The name of the optimizer in `config.optimizer.name`. A second function under
+      the same name replaces the first.
+
+  Returns:
+    A decorator, which returns the function unchanged.
 
   Raises:
-    UserError: For a name that is no text, and for what is no function.
+    UserError: If the name is not a string, or if the decorated object is not a
+      function.
 
   Example:
     >>> @zoo.register_optimizer('momentum')
     ... def momentum(learning_rate):
     ...   return optax.sgd(learning_rate, momentum=0.9)
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.optimizer.name = 'momentum'
   """
   return entering('optimizer', OPTIMIZERS, name, function=True)
 
 
 def check_optimizer(config: Config, num_steps: int) -> None:
-  """Raises UserError for fields that exclude each other."""
+  """Raises UserError for fields of the section `optimizer` that exclude each other."""
   name, warmup = config.name, warmup_steps(config, num_steps)
   decay = round(config.decay_share * num_steps)
   if warmup > num_steps:
@@ -177,12 +191,12 @@ def check_optimizer(config: Config, num_steps: int) -> None:
 
 
 def averages(config: Config) -> bool:
-  """Whether the model is an average, and the optimizer's state is `Averaged`."""
+  """Returns whether the model is an average, and the optimizer's state is `Averaged`."""
   return config.ema_decay is not None or OPTIMIZERS[config.name] is _schedule_free
 
 
 def roles_of(config: Config, model: Any) -> dict[str, str] | None:
-  """The roles of a model's weights; None for an optimizer that treats all alike."""
+  """Returns the roles of a model's weights; None if the optimizer treats all alike."""
   takes = signature(OPTIMIZERS[config.name]).parameters
   if 'decayed' not in takes and 'hidden' not in takes:
     return None
@@ -197,14 +211,21 @@ def build_optimizer(
   roles: Mapping[str, str] | None = None,
   shared: Mapping[str, Sequence[str]] | None = None,
 ) -> optax.GradientTransformation:
-  """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
+  """Returns the optimizer of a section `optimizer`, with its schedule and clipping.
 
-  Options that are None have the defaults of optax. `in_shape` keeps the arrays in
-  shape, so that they can be sharded along any axis. A `learning_rate`, which may be
-  traced, replaces that of the config. With the schedule `wsd` and a fixed number of
-  warm-up steps, `num_steps` may be a traced float. `roles` are from `roles_of`; without
-  them all weights are hidden. `shared` are the paths of weights that have several, from
-  `shared_paths`: a pattern names such a weight by any of them.
+  Options that are None have the defaults of optax.
+
+  Args:
+    config: The section `optimizer`.
+    num_steps: The number of steps of the run. With the schedule `wsd` and a fixed
+      number of warm-up steps it may be a traced float.
+    in_shape: Whether the arrays keep their shapes, so that they can be sharded along
+      any axis.
+    learning_rate: A learning rate that replaces that of the config, and may be traced.
+    roles: The roles of the weights, from `roles_of`. Without them all weights are
+      hidden.
+    shared: The paths of weights that have several, from `shared_paths`. A pattern names
+      such a weight by any of them.
   """
   roles, shared = roles or {}, shared or {}
 
@@ -244,7 +265,7 @@ def build_optimizer(
     return optimizer
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-    # For the reason that the compiled steps hold arrays flat (zoo/training/step.py).
+    # Arrays are flat here for the same reason as in `run_steps` of training/step.py.
     flat = jax.tree.map(
       lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, (updates, state, params)
     )
@@ -255,15 +276,17 @@ def build_optimizer(
 
 
 def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
-  """The weights at which gradients are taken, if the model `averages` them.
+  """Returns the weights at which gradients are taken, if the model `averages` them.
 
-  `state` is that of the optimizer, and `weights` are those of the model.
+  Args:
+    state: The state of the optimizer.
+    weights: The weights of the model.
   """
   return jax.tree.map(
     lambda trained, own: own if isinstance(trained, optax.MaskedNode) else trained,
     optax.tree.get(state, 'trained'),
     weights,
-    is_leaf=lambda node: isinstance(node, optax.MaskedNode),  # a frozen weight
+    is_leaf=lambda node: isinstance(node, optax.MaskedNode),  # The weight is frozen.
   )
 
 
@@ -272,8 +295,10 @@ def check_groups(
 ) -> None:
   """Raises UserError for a pattern that matches no path of a model's weights.
 
-  `roles` and `shared` are those of `parameter_roles` and `shared_paths` of
-  zoo/core/roles.py.
+  Args:
+    config: The section `optimizer`.
+    roles: The roles of the weights, from `parameter_roles`.
+    shared: The paths of weights that have several, from `shared_paths`.
   """
   weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
   scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
@@ -305,16 +330,16 @@ def check_groups(
     )
 
 
-_GROUPS = *ROLES, 'all'  # what `decay` may name besides patterns of paths
+_GROUPS = *ROLES, 'all'  # The field `decay` may name these, and patterns of paths.
 
 
 def _matches(paths: Sequence[str], pattern: str) -> bool:
-  """Whether a pattern names a weight by one of its paths."""
+  """Returns whether a pattern names a weight by one of its paths."""
   return any(matches(path, pattern) for path in paths)
 
 
 def _decays(paths: Sequence[str], role: str, parts: list[str]) -> bool:
-  """Whether the parts of the field `decay` name a weight."""
+  """Returns whether the parts of the field `decay` name a weight."""
   patterns = [part for part in parts if part not in _GROUPS]
   return not {role, 'all'}.isdisjoint(parts) or any(
     _matches(paths, pattern) for pattern in patterns
@@ -322,16 +347,16 @@ def _decays(paths: Sequence[str], role: str, parts: list[str]) -> bool:
 
 
 def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
-  """The factor of the learning rate of a weight: the product of all that match."""
+  """Returns the factor of the learning rate of a weight: the product of all that match."""
   own = (factor for pattern, factor in scales.items() if _matches(paths, pattern))
   return math.prod(own, start=1.0)
 
 
 def _by_path(function: Callable[[str], Any]) -> Mask:
-  """A function from a tree of weights to the values of `function` at their paths."""
+  """Returns a function from a tree of weights to the values of `function` at paths."""
 
   def of_path(path: tuple, _: Any) -> Any:
-    # Below a path a variable of NNX has its value.
+    # The path of a variable of NNX is followed by the field with its value.
     keys = (str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
     return function('/'.join(keys))
 
@@ -339,7 +364,7 @@ def _by_path(function: Callable[[str], Any]) -> Mask:
 
 
 def _scaled(factors: Mask) -> optax.GradientTransformation:
-  """Multiplies the update of each weight by its factor."""
+  """Returns an optimizer that multiplies the update of each weight by its factor."""
   return optax.stateless(
     lambda updates, _: jax.tree.map(jnp.multiply, updates, factors(updates))
   )
@@ -348,7 +373,7 @@ def _scaled(factors: Mask) -> optax.GradientTransformation:
 def _without_frozen(
   optimizer: optax.GradientTransformation, factors: Mask
 ) -> optax.GradientTransformation:
-  """The optimizer of the weights whose factor is not 0; the others do not move."""
+  """Returns the optimizer of the weights whose factor is not 0; the others stay."""
   return optax.partition(
     {'moves': optimizer, 'frozen': optax.set_to_zero()},
     lambda tree: jax.tree.map(
@@ -358,9 +383,9 @@ def _without_frozen(
 
 
 def _of_arrays(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-  """An optimizer whose state has arrays, where NNX would have variables.
+  """Returns an optimizer whose state has arrays, where NNX would have variables.
 
-  Masks of optax hide some arrays, which variables of NNX cannot do without.
+  Masks of optax hide some arrays, and variables of NNX need all of theirs.
   """
   return optax.GradientTransformation(
     lambda params: optimizer.init(nnx.as_pure(params)), optimizer.update
@@ -370,9 +395,10 @@ def _of_arrays(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
 def _with_ema(
   optimizer: optax.GradientTransformation, decay: float
 ) -> optax.GradientTransformation:
-  """An average over past weights, in which each step counts `decay` times the next.
+  """Returns an optimizer that averages past weights with exponential decay.
 
-  Corrected like Adam's moments, so that the initial weights do not count.
+  Each step counts `decay` times the next. The average is corrected like Adam's moments,
+  so that the initial weights do not count.
   """
 
   def average(count: jax.Array, _: Any, trained: PyTree, before: PyTree) -> PyTree:
@@ -386,10 +412,14 @@ def _averaged(
   optimizer: optax.GradientTransformation,
   average: Callable[[jax.Array, Any, PyTree, PyTree], PyTree],
 ) -> optax.GradientTransformation:
-  """An optimizer whose parameters are averages of those that `optimizer` trains.
+  """Returns an optimizer whose parameters are averages of those that another trains.
 
-  `average` takes the number of updates, the state and the weights after the update, and
-  the averages before. Gradients are taken at `Averaged.trained`.
+  Gradients are taken at `Averaged.trained`.
+
+  Args:
+    optimizer: The optimizer that trains.
+    average: A function from the number of updates, the inner state and the weights
+      after the update, and the averages before, to the averages.
   """
 
   def init(params: PyTree) -> Averaged:
@@ -410,7 +440,7 @@ def _averaged(
 
 
 def warmup_steps(config: Config, num_steps: Any) -> int:
-  """The steps of the warm-up, of which a config may give the share."""
+  """Returns the steps of the warm-up, of which a config may give the share."""
   share = config.warmup_share
   return config.warmup_steps if share is None else round(share * num_steps)
 
@@ -420,7 +450,7 @@ def build_schedule(
   num_steps: Any,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:
-  """The learning rate by step: a linear warm-up, then what `schedule` says."""
+  """Returns the learning rate by step: a linear warm-up, then what `schedule` says."""
   peak = config.learning_rate if learning_rate is None else learning_rate
   warmup, share = warmup_steps(config, num_steps), config.final_share
   match config.schedule:
@@ -442,9 +472,10 @@ def build_schedule(
 def _wsd(
   peak: Any, final_share: float, num_steps: Any, decay_steps: Any
 ) -> optax.Schedule:
-  """A constant rate, then a linear decay up to `num_steps`; the steps may be traced.
+  """Returns a constant rate, then a linear decay up to `num_steps`.
 
-  Schedules of optax need numbers of steps that are known when they are compiled.
+  The steps may be traced. Schedules of optax need numbers of steps that are known when
+  they are compiled.
   """
 
   def rate(step: Any) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The config of a saved run, and what it is compared with."""
+"""The config of a saved run, and the comparison of another config with it."""
 
 import json
 from collections.abc import Mapping
@@ -11,28 +11,28 @@ from zoo.config.building import Config
 from zoo.config.fields import may_change
 from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 
-# Fields of a model that change how it is trained or where its weights start, but not
-# what it computes from them. `hidden_features` shows in the shapes of the arrays, which
-# are compared, too.
+# These fields of a model change how it is trained or where its weights start. They do
+# not change what it computes from its weights. `hidden_features` shows in the shapes of
+# the arrays, which are compared, too.
 _SAME_FUNCTION = 'hidden_features', 'init_scale', 'num_trained_loops', 'remat'
 _OPTIONS = 'mixer_options'
 
 
 def to_json(config: Config) -> str:
-  """The config as JSON text; tuples and arrays become lists."""
+  """Returns the config as JSON text; tuples and arrays become lists."""
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_listed)
 
 
 def differences(
   saved: Mapping[str, Any], config: Config, resumes: bool = True
 ) -> list[str]:
-  """The fields in which a config differs from a saved one, with both values.
+  """Returns the fields in which a config differs from a saved one, with both values.
 
   Args:
-    saved: the saved config, as JSON holds it. Fields that it lacks, such as those that
+    saved: The saved config, as JSON holds it. Fields that it lacks, such as those that
       were added since, have their defaults.
-    config: the other one.
-    resumes: leave out the fields that may change when a run goes on, as
+    config: The other config.
+    resumes: Whether to leave out the fields that may change when a run goes on, as
       zoo/config/fields.py says.
   """
   content = json.loads(to_json(config))
@@ -48,9 +48,9 @@ def differences(
 
 
 def other_function(saved: Config, config: Config) -> list[str]:
-  """The fields in which the model of a config computes otherwise than a saved one.
+  """Returns the fields in which a config's model computes otherwise than a saved one.
 
-  Both have the same arrays. Fields that one of them lacks have their defaults.
+  Both models have the same arrays. Fields that one of them lacks have their defaults.
   """
   before, now = _model_fields(saved), _model_fields(config)
   names = sorted((before.keys() | now.keys()) - {*_SAME_FUNCTION})
@@ -69,9 +69,9 @@ def _differing(
 
 
 def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The default of each field of a training run's config, as JSON holds it."""
+  """Returns the default of each field of a run's config, as JSON holds it."""
   if not {'objective', 'optimizer', 'train'} <= config.keys():
-    return {}  # it is damaged, or of something else
+    return {}  # The config is damaged, or that of something else.
   fields = json.loads(to_json(defaults.all_fields()))
   del fields['model'], fields['task']
   for section, classes in ('model', MODELS), ('task', TASKS):
@@ -86,7 +86,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_fields(config: Config) -> dict[str, Any]:
-  """The arguments of a config's model and of its mixers by name, as JSON holds them."""
+  """Returns the arguments of a config's model and of its mixers, as JSON holds them."""
   fields = json.loads(to_json(config.model))
   model = MODELS[fields['name']]
   known = default_arguments(model)
@@ -103,19 +103,19 @@ def _model_fields(config: Config) -> dict[str, Any]:
 
 
 def default_arguments(cls: type) -> dict[str, Any]:
-  """The defaults of a constructor, but for those that JSON cannot hold."""
+  """Returns the defaults of a constructor; those that JSON cannot hold are left out."""
   arguments = {}
   for name, parameter in parameters(cls).items():
     if parameter.default is not parameter.empty:
       try:
         arguments[name] = json.loads(json.dumps(parameter.default, default=_listed))
-      except TypeError:  # an object of a user's own
+      except TypeError:  # The default is an object of a user's own class.
         continue
   return arguments
 
 
 def _listed(value: Any) -> Any:
-  """An array of NumPy or JAX, or a number of it, as lists and plain numbers."""
+  """Returns an array or number of NumPy or JAX as lists and plain numbers."""
   if not hasattr(value, 'tolist'):
     raise TypeError(type(value).__name__)
   return value.tolist()

@@ -1,20 +1,23 @@
 """How a run is divided among devices: every rule that decides it is in this file.
 
-The devices form a mesh with two axes. Each step computes on one batch of prompts, which
-is split over the axis `data`. The axis `model` splits weights: a layer names it for an
-axis of a weight in the metadata `out_sharding`, the logical axes of Flax, mostly for
-the axis of the heads. What names no axis of the mesh is whole on every device, and the
-optimizer's moments are split as their weights are. With `config.mesh.fsdp` every array
-of the state is also split over `data` while it is kept between steps, along its longest
-axis that `data` divides; each step gathers it again, except for the heads of linear
-attention, which stay split and are computed where they are kept. Models that are
-trained side by side have a new first axis, which is split over `data` if their
-objective samples no prompts, and is whole otherwise. Prompts are drawn by all devices
-and gathered over `model`; sufficient statistics of prompts stay split over both axes.
-A checkpoint does not know how its arrays were split: a loaded model is split as its
-layers ask, over the mesh that `jax.set_mesh` has set, or is on the first device. The
-comparison with the baselines at the end of a run leaves a split model as it is split;
-only where a run has several processes is the model gathered on one device.
+- The devices form a mesh with two axes, `data` and `model`. The batch of prompts of a
+  step is split over `data`.
+- The axis `model` splits weights. A layer names it for an axis of a weight in the
+  metadata `out_sharding` (the logical axes of Flax), mostly for the axis of the heads.
+  An array that names no axis of the mesh is whole on every device. The moments of the
+  optimizer are split as their weights are.
+- With `config.mesh.fsdp` every array of the state is also split over `data` while it is
+  kept between steps, along its longest axis that `data` divides. Each step gathers it
+  again. The heads of linear attention are an exception: they stay split, and are
+  computed where they are kept.
+- Models that are trained side by side have a new first axis. It is split over `data` if
+  their objective samples no prompts, and is whole otherwise.
+- Prompts are drawn by all devices and gathered over `model`. Sufficient statistics of
+  prompts stay split over both axes.
+- A checkpoint does not know how its arrays were split. A loaded model is split as its
+  layers ask, over the mesh that `jax.set_mesh` has set, or is on the first device.
+- The comparison with the baselines at the end of a run leaves a split model as it is.
+  Only if a run has several processes is the model gathered on one device.
 
 XLA derives the sharding of everything else from these rules. The layers themselves name
 axes in two places: `zoo.mixers.mixer` for the heads of attention, and
@@ -44,22 +47,22 @@ from zoo.core.errors import UserError
 from zoo.core.protocols import Model
 from zoo.models import LinearAttention
 
-# A plain dict of two `nnx.State`s, or their graphs, shapes or shardings. 'model' and
-# 'optimizer' are separate because loading a checkpoint needs only the model.
+# A state is a plain dict of two `nnx.State`s, or of their graphs, shapes or shardings.
+# 'model' and 'optimizer' are separate, since to load a checkpoint needs only the model.
 State = dict[str, Any]
 
 
-# The mesh
+# This part makes the mesh.
 
 
 def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
-  """Returns the devices on the axes `data` and `model`, with −1 resolved.
+  """Returns the number of devices on the axes `data` and `model`, with −1 resolved.
 
-  Devices that are left idle because `model` does not divide their number are said once.
+  A warning says, once, if devices are idle since `model` does not divide their number.
 
   Args:
     config: The config; `config.mesh` says how many devices each axis has.
-    num_devices: The devices that there are; None: those of all processes.
+    num_devices: The number of devices; None means those of all processes.
 
   Raises:
     UserError: If the mesh needs more devices, or if it leaves out some of several
@@ -98,7 +101,7 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
 
   Args:
     config: The config; `config.mesh` says how many devices each axis has.
-    devices: The devices to choose from, which need not exist; None: those of all
+    devices: The devices to choose from, which need not exist; None means those of all
       processes.
 
   Raises:
@@ -118,13 +121,17 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
       f'config.mesh is data {data} × model {model}; {data * model} of the '
       f'{len(devices)} devices of kind {devices[0].device_kind!r} cannot form it'
     ) from None
-  # Not Explicit, the default, under which an ordinary einsum needs annotations.
+  # Under Explicit, the default type, an ordinary einsum would need annotations.
   return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
 
 
 @contextlib.contextmanager
 def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
-  """Computes on a mesh in the config's precision; RunError if memory is not enough."""
+  """Computes on a mesh in the config's precision.
+
+  Raises:
+    RunError: If the memory is not enough.
+  """
   precision = config.train.matmul_precision
   with (
     within_memory(config),
@@ -134,7 +141,7 @@ def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
     yield
 
 
-# Arrays that every device has whole: keys, numbers of a task, and what is measured
+# Every device has these arrays whole: keys, numbers of a task, and what is measured.
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -160,7 +167,7 @@ def _put_everywhere(sharding: NamedSharding, value: Any) -> jax.Array:
   return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
 
 
-# Weights and the state of the optimizer, by the logical axes that layers ask for
+# Weights and the optimizer's state are split by the logical axes that layers ask for.
 
 
 def check_heads(config: Config, model: Model, model_axis: int) -> None:
@@ -175,7 +182,7 @@ def check_heads(config: Config, model: Model, model_axis: int) -> None:
     UserError: If an array names the axis for a size that it does not divide.
   """
   for path, variable in nnx.to_flat_state(nnx.state(model)):
-    if not isinstance(variable, nnx.Variable):  # an array that is a plain attribute
+    if not isinstance(variable, nnx.Variable):  # The array is a plain attribute.
       continue
     axes = variable.get_metadata().get('out_sharding') or ()
     for size, axis in zip(variable.get_value().shape, axes, strict=False):
@@ -210,16 +217,16 @@ def shardings_of(abstract: PyTree) -> PyTree:
 
 
 def stays_in_shape(config: Config, mesh: Mesh, abstract: State) -> bool:
-  """Whether the arrays of a state must not be flattened between steps.
+  """Returns whether the arrays of a state must not be flattened between steps.
 
-  Flat arrays are faster on CPUs. But flattening an array that is split along another
+  Flat arrays are faster on CPUs. But to flatten an array that is split along another
   axis than its first would gather it from all devices.
   """
   return config.mesh.fsdp or (mesh.size > 1 and _splits_later_axes(abstract))
 
 
 def _splits_later_axes(abstract: State) -> bool:
-  """Whether any array is split along another axis than its first."""
+  """Returns whether any array is split along another axis than its first."""
   return any(
     _parts(leaf, names) > 1
     for leaf in jax.tree.leaves(abstract)
@@ -247,13 +254,13 @@ def warn_of_unsplit(config: Config, mesh: Mesh, weights: PyTree) -> None:
 
 
 def _is_split_over(axis: str, abstract: PyTree) -> bool:
-  """Whether any array is split over a mesh axis."""
+  """Returns whether any array is split over a mesh axis."""
   leaves = jax.tree.leaves(abstract)
   return any(axis in names for leaf in leaves for names in _axes(leaf))
 
 
 def _axes(leaf: Any) -> list[tuple[str, ...]]:
-  """The names of mesh axes over which each axis of the leaf is split."""
+  """Returns the names of mesh axes over which each axis of the leaf is split."""
   spec = [*leaf.sharding.spec, *[None] * (leaf.ndim - len(leaf.sharding.spec))]
   return [() if a is None else (a,) if isinstance(a, str) else tuple(a) for a in spec]
 
@@ -262,7 +269,7 @@ def _parts(leaf: Any, names: tuple[str, ...]) -> int:
   return math.prod(leaf.sharding.mesh.shape[name] for name in names)
 
 
-# Fully sharded training, `config.mesh.fsdp`
+# This part is for fully sharded training, `config.mesh.fsdp`.
 
 
 def split_heads(model: Model) -> None:
@@ -289,7 +296,7 @@ def _split(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   ]
   if not free or any('data' in names for names in axes):
     return leaf
-  # The first of equal axes: a TPU stores the last two axes in tiles of 8 × 128.
+  # `max` takes the first of equal axes: a TPU stores the last two in tiles of 8 × 128.
   longest = max(free, key=lambda i: leaf.shape[i])
   axes[longest] = (*axes[longest], 'data')
   spec = P(*[names or None for names in axes])
@@ -310,14 +317,13 @@ def gathered(model: nnx.Module, asked: PyTree) -> nnx.Module:
   return nnx.merge(graph, whole)
 
 
-# Batches, under jit
+# This part splits batches, under jit.
 
 
 def split_prompts(prompts: PyTree) -> PyTree:
-  """Splits drawn prompts over `data`.
+  """Splits drawn prompts over `data`; each device draws its own part.
 
-  Each device draws its own part. Then prompts are gathered over `model`, along which
-  devices share the heads.
+  The prompts are then gathered over `model`, along which devices share the heads.
   """
   prompts = jax.lax.with_sharding_constraint(prompts, P(_both_axes()))
   return split_first_axis(prompts)
@@ -340,23 +346,23 @@ def split_first_axis(arrays: PyTree) -> PyTree:
 
 
 def _both_axes() -> tuple[str, ...]:
-  """The axes of the current mesh; tests have meshes with one of them."""
+  """Returns the axes of the current mesh; tests have meshes with one of them."""
   mesh = jax.sharding.get_abstract_mesh()
   return tuple(name for name in ('data', 'model') if name in mesh.axis_names)
 
 
-# Models side by side
+# This part is for models that are trained side by side.
 
 
 def axis_of_models(config: Config, num_models: int) -> str | None:
-  """The mesh axis that models are split over; None if `data` is needed for prompts."""
+  """Returns the mesh axis that models are split over; None if prompts need `data`."""
   data, _ = mesh_shape(config)
   exact = config.objective.name == 'exact'
   return 'data' if exact and num_models % data == 0 else None
 
 
 def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:
-  """The abstract state of many models, split over a mesh axis or not at all."""
+  """Returns the abstract state of many models, split over a mesh axis or not at all."""
 
   def stack(leaf: Any) -> jax.ShapeDtypeStruct:
     sharding = NamedSharding(leaf.sharding.mesh, P(axis, *leaf.sharding.spec))
@@ -367,11 +373,11 @@ def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:
   return jax.tree.map(stack, abstract)
 
 
-# Loading
+# This part loads arrays.
 
 
 def sharding_to_load(variable: nnx.Variable | None, shape: tuple[int, ...]) -> Sharding:
-  """The sharding that a layer asks for an array, as far as the current mesh allows it.
+  """Returns the sharding that a layer asks for, as far as the current mesh allows it.
 
   It is the first device if no mesh is set. An axis that the mesh lacks or does not
   divide stays whole.
@@ -389,7 +395,7 @@ def sharding_to_load(variable: nnx.Variable | None, shape: tuple[int, ...]) -> S
     for name, size, kind in zip(
       mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True
     )
-    if kind == AxisType.Auto  # any other needs annotations in the model
+    if kind == AxisType.Auto  # Other types need annotations in the model.
   }
   axes = () if variable is None else variable.get_metadata().get('out_sharding') or ()
   split = [
@@ -399,7 +405,7 @@ def sharding_to_load(variable: nnx.Variable | None, shape: tuple[int, ...]) -> S
   return NamedSharding(mesh, P(*split))
 
 
-# The comparison with baselines
+# This part is for the comparison with baselines.
 
 
 @contextlib.contextmanager
@@ -408,9 +414,9 @@ def where_compared(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
 
   A model that is whole on every device is compared on one of them, so that the others
   do not repeat the work. A model that is split may be too large for one device: it is
-  compared as it is split, and prompts and baselines are on all devices. But with
-  several processes only process 0 compares, and a program on the mesh needs all of
-  them: there the model is gathered on one device.
+  compared as it is split, and prompts and baselines are on all devices. With several
+  processes only process 0 compares, and a program on the mesh would need all of them.
+  The model is then gathered on one device.
 
   Args:
     mesh: The mesh of the run.

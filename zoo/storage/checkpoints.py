@@ -1,9 +1,9 @@
 """The checkpoints of a run: Orbax's `Checkpointer`, with checksums.
 
-A step is one folder of `<workdir>/checkpoints`, local or in a bucket, with the items
+A step is one folder of `<workdir>/checkpoints`, local or in a bucket. It has the items
 `model` and `optimizer`, and the JSON item `origin`: the step, and the config and the
 versions that made it. Orbax saves in the background, commits a step whole or not at all
-and deletes the oldest. Added here is `SHA256SUMS`, which is part of what it commits.
+and deletes the oldest. This module adds `SHA256SUMS` to what Orbax commits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from zoo.host import processes
 from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically
 from zoo.storage.steps import damage_of, steps_in, write_sums
 
-FORMAT = 1  # of a step's contents; increased when older code could not read them
-# The metadata is the item `origin` on disk, as it was called in the first checkpoints.
+FORMAT = 1  # It is increased when older code could not read a step's contents.
+# The item with the metadata is called `origin` on disk, as in the first checkpoints.
 METADATA_FILE = 'origin/data.json'
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
 
@@ -50,22 +50,30 @@ class Checkpoints:
     metadata: Mapping[str, object],
     steps: Sequence[int] = (),
   ):
-    """Keeps the `keep` newest steps and `steps`, with the `metadata`, which is JSON.
+    """Opens the checkpoints, and checks the newest step.
 
-    Raises RunError if the newest step is damaged; UserError if it was saved by another
-    run, or under another number; OSError.
+    Args:
+      workdir: The folder of the run.
+      keep: The number of newest steps to keep.
+      metadata: The metadata of each step, as JSON holds them.
+      steps: Further steps to keep.
+
+    Raises:
+      RunError: If the newest step is damaged.
+      UserError: If the newest step was saved by another run, or under another number.
+      OSError: If the folder cannot be read.
     """
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
-    # Orbax takes absolute paths only.
+    # Orbax needs an absolute path.
     workdir = workdir if is_url(workdir) else workdir.resolve()
     self._folder = workdir / 'checkpoints'
     self._metadata: dict[str, Any] = {'format': FORMAT, **metadata}
     self._saving: tuple[int, Callable[[], None]] = 0, lambda: None
-    self._response: Any = None  # of Orbax, to the last save
+    self._response: Any = None  # Orbax returned it for the last save.
     processes.run_on_main(lambda: check_newest(self._folder, self._metadata))
     context = orbax_context()
-    # Not the method alone: Orbax copies its context, and this object would go with it.
+    # Orbax copies its context. A method in it would bring this object along.
     context.asynchronous.post_finalization_callback = lambda: self._before_commit()
     policies: Any = ocp.training.preservation_policies
     kept = [policies.LatestN(keep), policies.CustomSteps(steps)]
@@ -84,14 +92,14 @@ class Checkpoints:
 
   def __exit__(self, kind: object, error: object, traceback: object) -> None:
     if error is not None and (is_url(self._folder) or jax.process_count() > 1):
-      return  # the save would wait for what may be lost
+      return  # The save would wait for processes or a bucket that may be lost.
     try:
       try:
         self.wait()
       finally:
         self._orbax.close()
     except Exception as failure:
-      if error is None:  # else the user must see that one
+      if error is None:  # Otherwise the user must see the first error.
         raise self._not_written(failure) from failure
 
   @property
@@ -100,9 +108,11 @@ class Checkpoints:
     return None if self._orbax.latest is None else self._orbax.latest.step
 
   def load(self, step: int, abstract: Mapping[str, PyTree]) -> dict[str, PyTree]:
-    """The state at a step, with the shapes and shardings of `abstract`.
+    """Returns the state at a step, with the shapes and shardings of `abstract`.
 
-    Raises UserError if its weights are of other types, RunError if it cannot be read.
+    Raises:
+      UserError: If its weights are of other types.
+      RunError: If it cannot be read.
     """
     folder = self._folder / str(step)
     check_precision(folder, abstract['model'])
@@ -119,8 +129,11 @@ class Checkpoints:
   ) -> None:
     """Starts to save a state, and returns as soon as its arrays may be donated.
 
-    When all is written, `before_commit` is called in the background, on process 0.
-    Raises RunError if this save or the previous one could not be written.
+    When everything is written, `before_commit` is called in the background, on process
+    0.
+
+    Raises:
+      RunError: If this save or the previous one could not be written.
     """
     self.wait()
     self._saving = step, before_commit
@@ -133,12 +146,16 @@ class Checkpoints:
       raise self._not_written(error) from error
 
   def wait(self) -> None:
-    """Waits until the last save is complete; raises RunError if it failed."""
+    """Waits until the last save is complete.
+
+    Raises:
+      RunError: If it failed.
+    """
     response, self._response = self._response, None
     try:
       try:
         if response is not None:
-          response.result()  # ends its thread
+          response.result()  # This ends its thread.
       finally:
         self._orbax.wait()
     except Exception as error:
@@ -148,7 +165,8 @@ class Checkpoints:
     """Adds the checksums; Orbax calls it on process 0 when all files are written."""
     step, before_commit = self._saving
     before_commit()
-    # It has its own name already in a bucket, else `8.orbax-checkpoint-tmp`.
+    # A step in a bucket has its final name already. On a disk it is called
+    # `8.orbax-checkpoint-tmp`.
     form = rf'{step}(\.orbax.*)?'
     (written,) = [n for n in names_in(self._folder) if re.fullmatch(form, n)]
     write_sums(self._folder / written)
@@ -157,7 +175,7 @@ class Checkpoints:
     if isinstance(error, RunError):
       return error
     steps = []
-    with contextlib.suppress(Exception):  # the reason is told
+    with contextlib.suppress(Exception):  # The message has the first reason anyway.
       steps = steps_in(self._folder)
     saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
     return RunError(
@@ -167,7 +185,12 @@ class Checkpoints:
 
 
 def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
-  """Raises RunError if the newest step in a folder is damaged, UserError if foreign."""
+  """Checks the newest step in a folder.
+
+  Raises:
+    RunError: If it is damaged.
+    UserError: If it belongs to another run.
+  """
   names = names_in(folder)
   if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
     raise UserError(
@@ -175,7 +198,7 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
       'go on with it; give another folder'
     )
   steps = sorted(int(name) for name in names if name.isdecimal())
-  if is_url(folder):  # what a kill left there has no checksums, and Orbax deletes it
+  if is_url(folder):  # A step that a kill left has no checksums; Orbax deletes it.
     steps = steps_in(folder)
   if not steps:
     return
@@ -184,7 +207,7 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
     raise damaged(newest, reason)
   _check_own(newest, read_json(newest / METADATA_FILE, dict), metadata)
   for step in steps if is_url(folder) else []:
-    # Orbax deletes those without it, which a local run that was copied may lack.
+    # Orbax deletes steps without this file. A copied local run may lack it.
     marker = folder / str(step) / 'commit_success.txt'
     if not marker.exists():
       write_atomically(marker, '')
@@ -212,7 +235,7 @@ def _check_own(
 
 
 def damaged(folder: pathlib.Path, reason: str) -> RunError:
-  """The error of a damaged step: how to go on from an older one that is good."""
+  """Returns the error of a damaged step, which names an older good step to go on from."""
   others = []
   if folder.name.isdecimal():
     with contextlib.suppress(OSError):
@@ -227,7 +250,7 @@ def damaged(folder: pathlib.Path, reason: str) -> RunError:
 
 
 def kept_steps(config: Config) -> tuple[int, ...]:
-  """The steps whose checkpoints a run keeps besides the newest, in order."""
+  """Returns the steps whose checkpoints a run keeps besides the newest, in order."""
   steps, last = config.checkpoint.steps, config.train.num_steps
   if steps == 'log':
     steps = {round(2 ** (i / 2)) for i in range(2 * last.bit_length())}
@@ -240,7 +263,7 @@ def save_result(
   state: Mapping[str, PyTree],
   metadata: Mapping[str, object],
 ) -> None:
-  """Saves a single step of a run, unless it is there; raises RunError, OSError."""
+  """Saves a single step of a run, unless it is there; raises RunError and OSError."""
   folder = workdir / 'checkpoints' / str(step)
   if damage_of(folder) is None:
     return
@@ -250,23 +273,27 @@ def save_result(
 
 
 def orbax_context() -> Any:
-  """With what all steps are written and read, an `ocp.Context`."""
+  """Returns the `ocp.Context` with which all steps are written and read."""
   from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   context = ocp.Context()
   handlers = ocp.handlers.local_registry()
   handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
   context.checkpointables.registry = handlers
-  # Orbax measures it by the system's clock, which may be set during a save; a process
-  # that is lost is detected by its heartbeat.
+  # Orbax measures a timeout by the system's clock, which may be set during a save. A
+  # process that is lost is detected by its heartbeat.
   context.asynchronous.timeout_secs = 365 * 24 * 3600
-  # Else, on a full disk, threads that write into the folder wait for it for minutes.
+  # Otherwise threads that write into the folder wait for minutes if the disk is full.
   context.asynchronous.create_directories_asynchronously = False
   return context
 
 
 def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
-  """The shapes and types of the arrays of a saved model, by name; raises RunError."""
+  """Returns the shapes and types of the arrays of a saved model, by name.
+
+  Raises:
+    RunError: If they cannot be read.
+  """
   from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   try:
@@ -283,7 +310,7 @@ def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
 def check_precision(folder: pathlib.Path, abstract: PyTree) -> None:
   """Raises UserError if a saved model's numbers are of other types than `abstract`'s.
 
-  Orbax would convert them without a word.
+  Orbax would convert them without notice.
   """
   saved = saved_arrays(folder)
   leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
@@ -330,22 +357,22 @@ def check_can_be_saved(state: PyTree) -> None:
 
 
 def array_name(path: tuple) -> str:
-  """The name of an array in a state, or in Orbax's metadata of a state."""
+  """Returns the name of an array in a state, or in Orbax's metadata of a state."""
   # Both paths end in the field of the variable that holds the array.
   name = jax.tree_util.keystr(path, simple=True, separator='.')
   return name.removesuffix('.value')
 
 
 def cannot_be_read(folder: pathlib.Path, error: Exception) -> RunError:
-  """What Orbax raised when it read a step, in one line."""
+  """Returns an error that says in one line what Orbax raised when it read a step."""
   reason: BaseException = error
-  while reason.__cause__ is not None:  # it wraps it in less specific errors
+  while reason.__cause__ is not None:  # Orbax wraps errors in less specific ones.
     reason = reason.__cause__
   return RunError(f'{folder} cannot be read: {one_line(reason)}')
 
 
 def one_line(error: BaseException) -> str:
-  """The type and message of an error, shortened.
+  """Returns the type and message of an error, shortened.
 
   TensorStore appends its whole configuration and its source locations.
   """
@@ -355,9 +382,9 @@ def one_line(error: BaseException) -> str:
 
 
 def run_metadata(config: Config) -> dict[str, object]:
-  """The config of a run, and the versions that run it, as plain JSON."""
+  """Returns the config of a run, and the versions that run it, as plain JSON."""
   versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
-  for name in _PACKAGES:  # one that runs from its source tree has no version
+  for name in _PACKAGES:  # A package that runs from its source tree has no version.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[name] = importlib.metadata.version(name)
   return {

@@ -1,9 +1,10 @@
 """Programs of a sweep that train many points at once.
 
-Each has a folder `programs/…` with the checkpoints of all its points together, whose
-metadata names the points. It is deleted when each point has its own checkpoint and
-summary, so that a sweep that is killed meanwhile does not train them again; but not if
-`config.checkpoint.steps` keeps some. `load_together` reads the models of such a step.
+Each program has a folder `programs/…` with the checkpoints of all its points together,
+whose metadata name the points. The folder is deleted when each point has its own
+checkpoint and summary; a sweep that is killed before that does not train them again. It
+stays if `config.checkpoint.steps` keeps some of its steps. `load_together` reads the
+models of such a step.
 """
 
 import hashlib
@@ -20,27 +21,28 @@ from zoo.storage.checkpoints import METADATA_FILE, cannot_be_read, damaged
 from zoo.storage.steps import damage_of, steps_in
 from zoo.storage.workdir import POINTS
 
-POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
+POINTS_FIELD = 'points'  # This field of the metadata has the names of the points.
 _FOLDER = 'programs'
 
 
 def saved_programs(workdir: pathlib.Path) -> list[list[str]]:
-  """The points of each program that has saved a step, the most advanced first."""
+  """Returns the points of each program that has saved a step, most advanced first."""
   newest = [saved[0] for folder in _folders(workdir) if (saved := saved_steps(folder))]
   newest.sort(key=lambda step: int(step.name), reverse=True)
   return [_names_in(step) for step in newest]
 
 
 def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
-  """The folder of the program of these points, which may not exist yet."""
+  """Returns the folder of the program of these points, which may not exist yet."""
   digest = hashlib.sha256('\n'.join(names).encode()).hexdigest()[:16]
   return workdir / _FOLDER / digest
 
 
 def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
-  """Deletes the programs whose points are all `finished`, as after a kill.
+  """Deletes the programs whose points are all `finished`, for example after a kill.
 
-  Those that have saved no step go, too; those whose config keeps steps stay.
+  Programs that have saved no step are deleted, too. Those whose config keeps steps
+  stay.
   """
   for folder in _folders(workdir):
     saved = saved_steps(folder)
@@ -52,13 +54,16 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
 
 
 def saved_steps(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The steps saved in the workdir of a run, the newest first."""
+  """Returns the steps saved in the workdir of a run, the newest first."""
   checkpoints = folder / 'checkpoints'
   return [checkpoints / str(step) for step in reversed(steps_in(checkpoints))]
 
 
 def steps_together(workdir: pathlib.Path) -> dict[tuple[str, ...], list[pathlib.Path]]:
-  """The steps saved of each program in a workdir, in order, by the names of points."""
+  """Returns the saved steps of each program in a workdir, in order.
+
+  The keys are the names of its points.
+  """
   programs = {}
   for folder in _folders(workdir):
     if saved := saved_steps(folder):
@@ -67,18 +72,25 @@ def steps_together(workdir: pathlib.Path) -> dict[tuple[str, ...], list[pathlib.
 
 
 class StepTogether(NamedTuple):
-  """A saved step of several points, and which of them is a given point."""
+  """A saved step of several points, and the place of one point in it.
+
+  Attributes:
+    folder: The folder of the step.
+    point: The folder of the point.
+    place: The place of the point among all points of the step.
+    number: The number of the points.
+  """
 
   folder: pathlib.Path
-  point: pathlib.Path  # the folder of the point
+  point: pathlib.Path
   place: int
-  number: int  # of the points
+  number: int
 
 
 def steps_of_point(folder: pathlib.Path) -> dict[int, StepTogether]:
-  """The steps at which a point of a sweep was saved together with other points.
+  """Returns the steps at which a point was saved together with other points.
 
-  The folder is that of the point, or its `checkpoints`; any other has no such steps.
+  The folder is that of the point, or its `checkpoints`. Any other has no such steps.
   """
   point = folder.parent if folder.name == 'checkpoints' else folder
   if point.parent.name != POINTS:
@@ -95,13 +107,16 @@ def steps_of_point(folder: pathlib.Path) -> dict[int, StepTogether]:
 def load_together(
   step: pathlib.Path, alone: PyTree, number: int, places: Sequence[int]
 ) -> list[PyTree]:
-  """The states of some points of a program at a saved step; RunError if it is damaged.
+  """Returns the states of some points of a program at a saved step.
 
   Args:
     step: The folder of the step.
     alone: The abstract state of the model of one point. Its shardings are kept.
-    number: How many points the program has.
-    places: Which of them are wanted, in their order in the metadata.
+    number: The number of points of the program.
+    places: The places of the wanted points, in their order in the metadata.
+
+  Raises:
+    RunError: If the step is damaged.
   """
   from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
@@ -130,7 +145,7 @@ def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _names_in(step: pathlib.Path) -> list[str]:
-  """The points in the metadata of a step; [] if they cannot be read."""
+  """Returns the points in the metadata of a step; [] if they cannot be read."""
   try:
     return read_json(step / METADATA_FILE, dict)[POINTS_FIELD]
   except (UnreadableFile, KeyError):
@@ -138,7 +153,7 @@ def _names_in(step: pathlib.Path) -> list[str]:
 
 
 def _keeps_steps(step: pathlib.Path) -> bool:
-  """Whether the config of a saved step keeps steps besides the newest."""
+  """Returns whether the config of a saved step keeps steps besides the newest."""
   try:
     config = read_json(step / METADATA_FILE, dict)['config']
     return bool(config['checkpoint'].get('steps'))

@@ -1,7 +1,7 @@
-"""Rows: named lines of numbers in one file, which outlives kills and is shared.
+"""Rows: named lines of numbers in one file, which survives kills and is shared.
 
-A row belongs to a digest of all that it depends on. A row with another digest is stale,
-and is replaced when it is computed again.
+A row belongs to a digest of everything that it depends on. A row with another digest is
+stale, and is replaced when it is computed again.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ from zoo.host.files import is_url, names_in, read_bytes, write_atomically
 
 FILE = 'rows.jsonl'
 _LOCK = '.rows.lock'
-_BUCKET_ROWS = 'rows'  # the folder with a file for each row, in a bucket
+_BUCKET_ROWS = 'rows'  # In a bucket this folder has a file for each row.
 _KEYS = 'digest', 'versions', 'row'
 
 Row = dict[str, Any]
 
 
 def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """Reads the lines of `rows.jsonl`, without one that a killed process has begun.
+  """Returns the lines of `rows.jsonl`; a line that a killed process has begun is left out.
 
   Args:
     folder: The folder of the file, which may be in a bucket and need not exist.
 
   Returns:
-    By cell what its line has: `digest`, `versions` and `row`.
+    The content of the line of each cell: `digest`, `versions` and `row`.
 
   Raises:
     UserError: If a whole line is damaged.
@@ -63,7 +63,7 @@ def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 def keep_row(
   folder: pathlib.Path, name: str, digest: str, row: Mapping[str, Any]
 ) -> None:
-  """Puts the row of a cell into `rows.jsonl`, in place of an older one.
+  """Writes the row of a cell into `rows.jsonl`, in place of an older one.
 
   Floats keep all bits. In a bucket, where nothing can be appended, each row has a file
   of its own.
@@ -71,11 +71,12 @@ def keep_row(
   Args:
     folder: The folder of the file.
     name: The name of the cell.
-    digest: What the row belongs to. With another one it is stale.
+    digest: The digest of everything that the row depends on. With another digest the
+      row is stale.
     row: Numbers by name, as JSON can hold them.
 
   Raises:
-    UserError: For a row that JSON cannot hold.
+    UserError: If JSON cannot hold the row.
     OSError: If the file cannot be written.
 
   Example:
@@ -112,34 +113,34 @@ def keep_row(
       write_atomically(path, b''.join([*others, line]))
       return
     with path.open('ab') as file:
-      file.truncate(sum(map(len, lines)))  # without what a killed process has begun
+      file.truncate(sum(map(len, lines)))  # A killed process may have begun a line.
       file.write(line)
       file.flush()
       os.fsync(file.fileno())
 
 
 def version_digest(text: str) -> str:
-  """A name for what is kept of a config, or of another text, and of this version."""
+  """Returns a digest of a config, or of another text, and of this version."""
   content = text + metadata.version('icl-zoo')
   return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def versions() -> dict[str, str]:
-  """The versions that the numbers of a row depend on, by package."""
+  """Returns the versions that the numbers of a row depend on, by package."""
   packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
   known = {name: metadata.version(name) for name in (*packages, 'matplotlib')}
   return {'python': platform.python_version(), **known}
 
 
 def whole_lines(path: pathlib.Path) -> list[bytes]:
-  """The lines of a file with their ends, without one that is not whole."""
+  """Returns the lines of a file with their ends, without one that is not whole."""
   content = read_bytes(path) if path.is_file() else b''
   return [line for line in content.splitlines(keepends=True) if line.endswith(b'\n')]
 
 
 @contextlib.contextmanager
 def _locked_file(folder: pathlib.Path) -> Iterator[None]:
-  """Nobody else reads or writes the rows of a local folder in the block."""
+  """Locks the rows of a local folder for reading and writing in the block."""
   if is_url(folder) or not folder.is_dir():
     yield
     return

@@ -1,7 +1,7 @@
 """Saved steps: folders named by their number, each with checksums of its files.
 
-Orbax would restore a flipped bit without a word, so a step has `SHA256SUMS`, in the
-format of sha256sum, and is read only if all its checksums match.
+Orbax would restore a flipped bit without notice. A step therefore has `SHA256SUMS`, in
+the format of sha256sum, and is read only if all its checksums match.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ from zoo.host.files import (
 )
 
 SUMS = 'SHA256SUMS'
-# What Orbax writes itself when it commits a step, after the checksums: the time, and in
+# Orbax writes these files when it commits a step, after the checksums: the time, and in
 # a bucket, where nothing can be renamed, the mark of a committed step.
 _OF_COMMIT = '_CHECKPOINT_METADATA', 'commit_success.txt'
 
@@ -40,10 +40,12 @@ def write_sums(folder: pathlib.Path) -> None:
 
 
 def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | None:
-  """What is wrong with the files of a step, or None if all are as they were written.
+  """Returns what is wrong with the files of a step; None if all are as written.
 
-  Those whose names begin with one of `left_out` are not looked at. Raises RunError if
-  the step is in a bucket that cannot be read.
+  Files whose names begin with one of `left_out` are not read.
+
+  Raises:
+    RunError: If the step is in a bucket that cannot be read.
   """
   try:
     names = {name for name in names_below(folder) if not name.startswith(left_out)}
@@ -73,24 +75,28 @@ def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | Non
 
 
 def _checksum(file: pathlib.Path, sync: bool = False) -> str:
-  """The checksum of a file, with `sync` once it is on the disk."""
+  """Returns the checksum of a file; with `sync` the file is on the disk first."""
   with file.open('rb') as content:
-    if sync and os.name == 'posix':  # Windows refuses it for a file that is read
+    if sync and os.name == 'posix':  # Windows refuses to sync a file opened to read.
       os.fsync(content.fileno())
     return hashlib.file_digest(cast(Any, content), 'sha256').hexdigest()
 
 
 def steps_in(folder: pathlib.Path) -> list[int]:
-  """The numbers of the complete steps in a folder, in order; raises OSError.
+  """Returns the numbers of the complete steps in a folder, in order; raises OSError.
 
-  One without checksums is still being written, or was when its program was killed.
+  A step without checksums is still being written, or its program was killed.
   """
   names = [name for name in names_in(folder) if name.isdecimal()]
   return sorted(int(name) for name in names if (folder / name / SUMS).exists())
 
 
 def chosen_step(folder: pathlib.Path, step: int | None) -> pathlib.Path:
-  """The folder of a step, by default the newest; raises UserError if there is none."""
+  """Returns the folder of a step, by default of the newest.
+
+  Raises:
+    UserError: If the folder has no checkpoint, or not this step.
+  """
   steps = steps_in(folder)
   if not steps:
     raise UserError(

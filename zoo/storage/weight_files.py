@@ -1,4 +1,4 @@
-"""A model in one file of safetensors: its arrays by name, and what they are of."""
+"""A model in one file of safetensors: its arrays by name, and its metadata."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from zoo.host.files import parse_json
 from zoo.storage.checkpoints import array_name
 
 SUFFIX = '.safetensors'
-_KEY = 'icl_zoo'  # of the only entry in the file's metadata, which are texts
+_KEY = 'icl_zoo'  # This is the only entry in the file's metadata, which are texts.
 
 
 def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> None:
   """Writes the arrays of a state under the names that `zoo.save` gives them.
 
-  A random key is written as its integers. Raises OSError for a file that cannot be
+  A random key is written as its integers. It raises OSError if the file cannot be
   written.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(state)
@@ -37,9 +37,11 @@ def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> 
 
 
 def read(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
-  """The metadata and the arrays of a file that `write` has written.
+  """Returns the metadata and the arrays of a file that `write` has written.
 
-  Raises UserError for a file of something else, RunError for a damaged one.
+  Raises:
+    UserError: If the file cannot be read, or is not a model of ICL Zoo.
+    RunError: If the file is damaged.
   """
   try:
     with safetensors.safe_open(path, framework='numpy') as file:

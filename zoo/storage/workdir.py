@@ -29,18 +29,18 @@ from zoo.host.files import (
 )
 from zoo.host.parts import Part
 
-POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
+POINTS = 'points'  # This folder of a sweep holds the workdirs of its points.
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
-LOCK = '.lock'  # the file that a program locks while it works in a folder
-_HOLDER = '.holder'  # ends the name of a file that names who has a lock
-_PARTS = '.locks'  # the folder of such files for parts of the work in a folder
-# How the names begin of what a program that was killed may have left in a new folder.
+LOCK = '.lock'  # A program locks this file while it works in a folder.
+_HOLDER = '.holder'  # A file whose name ends so says who has a lock.
+_PARTS = '.locks'  # This folder has such files for parts of the work.
+# A killed program may have left files in a new folder whose names begin so.
 _BEFORE_CONFIG = LOCK, f'.{_CONFIG}.'
-_NUMBER = '.parts'  # the file with the number of parts that a sweep is divided into
-_MOMENT = 0.5  # seconds; another program may just be looking whether a lock is held
-# What the system says of a disk or its locks, whatever file is open.
+_NUMBER = '.parts'  # This file has the number of parts that a sweep is divided into.
+_MOMENT = 0.5  # Another program may hold a lock for so many seconds to test it.
+# These errors are about a disk or its locks, whatever file is open.
 _OF_DISKS = (
   errno.ENOSPC,
   errno.EDQUOT,
@@ -52,7 +52,7 @@ _OF_DISKS = (
   errno.ESTALE,
   errno.ETIMEDOUT,
 )
-# Files that exist only in the workdirs of each kind of program.
+# These files exist only in the workdirs of one kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
   'sweep': (POINTS, 'table.json'),
@@ -60,12 +60,16 @@ _MARKS = {
 
 
 def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
-  """Makes the folder of a workdir, unless it belongs to another; for process 0.
+  """Makes the folder of a workdir, unless it belongs to another config; for process 0.
 
-  The folder of a run that ended before its first checkpoint, out of memory or with a
-  loss that is not finite, belongs to any config; other runs may be given more steps.
-  Raises UserError, and writes nothing, if the workdir belongs to another config or
-  another kind of program, holds something else, or cannot be written.
+  A run that ended before its first checkpoint, since memory was not enough or a loss
+  was not finite, leaves a folder that any config may use. Other runs may be given more
+  steps.
+
+  Raises:
+    UserError: If the workdir belongs to another config or another kind of program,
+      holds something else, or cannot be written. Nothing is written then.
+    RunError: If it is in a bucket that cannot be written.
   """
   try:
     names = names_in(workdir)
@@ -97,8 +101,13 @@ def open_workdir(
 ) -> None:
   """Creates a workdir, or checks that it belongs to the config; for process 0.
 
-  Where this program has locked the folder (`held`), the config in it is replaced by
-  this one. Raises UserError as `make_folder` does.
+  If this program has locked the folder (`held`), the config in it is replaced by this
+  one.
+
+  Raises:
+    UserError: If the workdir belongs to another config or another kind of program,
+      holds something else, or cannot be written.
+    RunError: If it is in a bucket that cannot be written.
   """
   make_folder(workdir, config, kind)
   saved, text = workdir / _CONFIG, to_json(config) + '\n'
@@ -113,7 +122,7 @@ def _not_writable(workdir: pathlib.Path, error: BaseException) -> UserError | Ru
   if isinstance(error, NotADirectoryError) and workdir.exists():
     return UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
   reason = f'the workdir {workdir} cannot be written: {said(error)}'
-  if is_url(workdir):  # a bucket may be out of reach
+  if is_url(workdir):  # The bucket may be out of reach.
     return RunError(reason)
   return UserError(f'{reason}; {_OTHER}')
 
@@ -137,7 +146,7 @@ def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Whether a run has saved nothing but its log; its first save may have failed."""
+  """Returns whether a run has saved nothing but its log; its first save may have failed."""
   empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', 'diverged.json'}
   empty |= {LOCK, f'{LOCK}{_HOLDER}', 'wandb', 'wandb.json'}
   saved = [name for name in names_in(workdir / 'checkpoints') if name.isdecimal()]
@@ -150,8 +159,11 @@ def occupied(
 ) -> Iterator[None]:
   """Opens and locks a workdir for the block; a config that it has stays.
 
-  Raises UserError as `open_workdir` and `locked` do; RunError for what cannot be
-  written there, and for a workdir that is deleted meanwhile.
+  Raises:
+    UserError: If the workdir belongs to another config or another kind of program,
+      holds something else, cannot be written, or is in use by another process.
+    RunError: If something cannot be written there, or if the workdir is deleted in the
+      meantime.
   """
   processes.run_on_main(lambda: make_folder(workdir, config, kind))
   try:
@@ -169,16 +181,16 @@ def occupied(
 
 
 def _is_about(workdir: pathlib.Path, error: BaseException) -> bool:
-  """Whether an error is one of writing into a workdir, not of code of the user's own.
+  """Returns whether an error is about a workdir, and not from the user's own code.
 
-  What fails while a file is open names no file, but has the number of a disk's error.
+  An error while a file is open names no file, but has the number of a disk's error.
   """
   of_disk = getattr(error, 'errno', None) in _OF_DISKS
-  if is_url(workdir):  # whose records are in a temporary folder
+  if is_url(workdir):  # Its records are in a temporary folder.
     return of_disk or getattr(error, 'filename', None) is None
   if isinstance(name := getattr(error, 'filename', None), str):
     path, folder = pathlib.Path(name), workdir.resolve()
-    # A link in the workdir is about it, wherever it leads.
+    # A link in the workdir counts as part of it, wherever it leads.
     return path.parent.resolve().is_relative_to(folder) or path.resolve() == folder
   return of_disk
 
@@ -188,9 +200,12 @@ def locked(workdir: pathlib.Path, part: Part | None = None) -> Iterator[None]:
   """Locks a local workdir, or one part of the work in it, for this program.
 
   Other programs may have other parts, but none may have the whole folder. The system
-  releases the lock when the program ends, however it does. A bucket has no locks: two
-  programs must not write into one folder of it. Raises InUseError if another program
-  holds the lock; UserError if the processes of the run do not share the folder.
+  releases the lock when the program ends, however it ends. A bucket has no locks: two
+  programs must not write into one folder of it.
+
+  Raises:
+    InUseError: If another program holds the lock.
+    UserError: If the processes of the run do not share the folder.
   """
   if is_url(workdir):
     yield
@@ -209,7 +224,7 @@ def locked(workdir: pathlib.Path, part: Part | None = None) -> Iterator[None]:
 
 
 def _lock(stack: contextlib.ExitStack, workdir: pathlib.Path, part: Part | None) -> str:
-  """Locks a folder or a part until the stack ends; returns what names this process."""
+  """Locks a folder or a part until the stack ends; returns a name of this process."""
   whole, parts = workdir / LOCK, workdir / _PARTS
   if part is None:
     own = whole
@@ -231,7 +246,7 @@ def _lock(stack: contextlib.ExitStack, workdir: pathlib.Path, part: Part | None)
     if path == own:
       stack.callback(lock.release)
     else:
-      lock.release()  # nobody holds it
+      lock.release()  # Nobody else holds it.
   me = f'process {os.getpid()} on {socket.gethostname()}'
   own.with_name(own.name + _HOLDER).write_text(me)
   return me
@@ -240,13 +255,15 @@ def _lock(stack: contextlib.ExitStack, workdir: pathlib.Path, part: Part | None)
 def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
   """Notes in a workdir how many parts it is divided into.
 
-  Parts of another number would train the same points again, at the same time. Raises
-  UserError if it is divided into another number.
+  With another number of parts the same points would be trained twice at the same time.
+
+  Raises:
+    UserError: If the workdir is divided into another number of parts.
   """
   note = workdir / _NUMBER
   if not note.exists():
     create(note, str(part.number))
-  if not read_text(note):  # another part is writing it, unless it was killed meanwhile
+  if not read_text(note):  # Another part is writing the note, or was killed.
     time.sleep(_MOMENT)
     if not read_text(note):
       write_atomically(note, str(part.number))

@@ -1,7 +1,7 @@
 """The comparison of a trained model with the baselines of its task.
 
-It is no part of training: it is added to the summary of a run that has ended, and a
-launch that is killed in between leaves it to the next.
+It is not a part of training. It is added to the summary of a run that has ended. A
+launch that is killed before leaves it to the next one.
 """
 
 import functools
@@ -29,10 +29,10 @@ _Compared = TypeVar('_Compared')
 def compare_with_baselines(event: Event) -> Summary | None:
   """Compares the model of a run that has ended with the baselines of its task.
 
-  The section `eval` sets the number of prompts and their seed. With fewer than two
-  prompts, for a task that is too large, if the memory is not enough, or if the
-  checkpoint of the last step was deleted, there is no comparison. A summary that has
-  one stays as it is. If there are several processes, each must make the same call.
+  The section `eval` sets the number of prompts and their seed. There is no comparison
+  with fewer than two prompts, for a task that is too large, if the memory is not
+  enough, or if the checkpoint of the last step was deleted. A summary with a comparison
+  stays as it is. If there are several processes, each must make the same call.
 
   Args:
     event: The last event of the run. Its model is on the devices that trained it, or is
@@ -63,11 +63,11 @@ def compare_with_baselines(event: Event) -> Summary | None:
 def compare_model(
   config: Config, task: Task, graph: nnx.GraphDef, mesh: Mesh, state: PyTree
 ) -> Comparison | None:
-  """The comparison of a model on a mesh with the baselines of its task.
+  """Returns the comparison of a model on a mesh with the baselines of its task.
 
-  The config's section `eval` sets the number of prompts and their seed; with fewer than
-  two prompts, or for a task that is too large, there is none. Neither is there one if
-  the memory is not enough, as `where_compared` needs it.
+  The section `eval` of the config sets the number of prompts and their seed. The result
+  is None with fewer than two prompts, for a task that is too large, or if the memory is
+  not enough.
   """
   number = num_compared(config)
   say_if_fewer(config)
@@ -87,7 +87,7 @@ def compare_model(
 
 
 def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
-  """What a comparison gives; None, with a warning, if the memory is not enough for it.
+  """Returns what a comparison gives; None, with a warning, if memory is not enough.
 
   A run that has taken its last step must not lose its result for want of a comparison.
   """
@@ -105,7 +105,7 @@ def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
 
 
 def num_compared(config: Config) -> int:
-  """The prompts to compare on: as many as wanted, but no more than are held out."""
+  """Returns the number of prompts to compare on: at most those that are held out."""
   held_out = config.eval.num_batches * config.train.batch_size
   return min(config.eval.num_compared, held_out)
 

@@ -3,7 +3,7 @@
 Parts one after the other need less memory. Parts at the same time keep the cores of a
 CPU busy: XLA divides each operation among the cores, but at the sizes of in-context
 learning four cores compute an operation only about twice as fast as one. Independent
-operations, as of several parts, run at the same time.
+operations, such as those of several parts, run at the same time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from jaxtyping import Array, Float, PyTree
 from zoo.config.building import Config
 from zoo.core.protocols import Predictor, Task
 
-# From a model and a batch to the mean loss over the batch.
+# A loss maps a model and a batch to the mean loss over the batch.
 Loss = Callable[[Any, PyTree], Float[Array, '']]
 
 
 _NUM_LANES = 4
-# Products of a weight and an example in a step. With fewer, operations are so short
-# that having more of them costs more than the other cores save.
+# A step needs so many products of a weight and an example. With fewer, operations are
+# so short that having more of them costs more than the other cores save.
 _LEAST_WORK = 1e8
 
 
 def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
-  """The parts of a batch to compute at the same time; 1 except for large CPU steps.
+  """Returns the parts of a batch to compute at once; 1 except for large CPU steps.
 
-  `weights` are those of all models that the program trains.
+  Args:
+    config: The config of the run.
+    task: The task of the config.
+    mesh: The mesh of devices.
+    weights: The weights of all models that the program trains.
   """
   if mesh.size > 1 or mesh.devices.flat[0].platform != 'cpu':
     return 1
@@ -47,13 +51,19 @@ def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
 def mean_loss(
   loss: Loss, model: Predictor, batch: PyTree, num_parts: int, num_lanes: int
 ) -> Float[Array, '']:
-  """The mean loss over a batch, whose gradient is a sum over parts of the batch.
+  """Returns the mean loss over a batch, whose gradient is a sum over parts of it.
 
-  The batch is computed in `num_parts` parts one after the other, so that the
-  activations of only one exist at a time, and each of these in `num_lanes` parts at the
-  same time. Each part has equally many prompts of each device. Only the weights,
-  `nnx.Param`, get a gradient; the derivative with respect to anything else is 0. The
-  gradients of weights in bfloat16 are summed in float32, and returned in bfloat16.
+  Only the weights, `nnx.Param`, get a gradient; the derivative with respect to anything
+  else is 0. Gradients of weights in bfloat16 are summed in float32, and returned in
+  bfloat16. Each part has equally many prompts of each device.
+
+  Args:
+    loss: The loss of a part.
+    model: The model.
+    batch: Arrays whose first axis is that of the prompts.
+    num_parts: The number of parts that are computed one after the other, so that the
+      activations of only one of them exist at a time.
+    num_lanes: The number of parts of each of these that are computed at the same time.
   """
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 

@@ -43,7 +43,7 @@ from zoo.training.summary import product_flops
 
 
 class Training(NamedTuple):
-  """Everything that trains the model of a config on a mesh, or many models side by side.
+  """Everything that trains the model of a config on a mesh, or many models at once.
 
   Attributes:
     config: The config. Of many models it is that of the first, for what they share.

@@ -1,4 +1,4 @@
-"""Parts of prompts in the loss: masked features, losses that do not count."""
+"""The effect of a curriculum: masked features, and losses that do not count."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from zoo.tasks.base import ChangedTask
 
 @struct.dataclass(eq=False, repr=False)
 class FirstFeatures(ChangedTask):
-  """A task whose features are 0 but for the first `num_used`; labels follow from these.
+  """A task in which only the first `num_used` features differ from 0.
 
-  (Garg et al., arXiv 2208.01066, section 4: prompts in a subspace.)
+  Labels follow from these features (Garg et al., arXiv 2208.01066, section 4: prompts
+  in a subspace).
+
+  Attributes:
+    num_used: The number of features in use, a scalar integer.
   """
 
   num_used: Array
@@ -31,8 +35,8 @@ class FirstFeatures(ChangedTask):
 def draw_lengths(
   key: Key[Array, ''], batch_size: int, least: int, most: int
 ) -> Int[Array, ' b']:
-  """A number of examples for each prompt of a batch, uniform from least to most."""
-  # No prompt of a batch has this number, by which the key is folded for each.
+  """Returns a number of examples for each prompt, uniform from `least` to `most`."""
+  # The key of each prompt is folded with its number. No prompt has this one.
   own = jax.random.fold_in(key, 2**32 - 1)
   return jax.random.randint(own, (batch_size,), least, most + 1)
 
@@ -40,12 +44,14 @@ def draw_lengths(
 def mean_at(
   stage: Stage, losses: Float[Array, '*n'], lengths: Int[Array, ' b'] | None
 ) -> Float[Array, '']:
-  """The mean of the losses that count at a stage.
+  """Returns the mean of the losses that count at a stage.
 
-  They are `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every example or
-  at the query alone, or `[b]` of statistics of prompts. With `lengths` those count that
-  come after so many examples of each prompt, which are what a prompt that is cut there
-  has at its query.
+  Args:
+    stage: The stage of the curriculum.
+    losses: Losses `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every
+      example or at the query alone, or `[b]` of statistics of prompts.
+    lengths: The number of examples of each prompt after which its loss counts. It is
+      the loss of a prompt that is cut there. None counts all positions.
   """
   counted: Bool[Array, '*n'] = jnp.ones([1] * losses.ndim, bool)
   if lengths is not None:

@@ -87,7 +87,7 @@ class Risks(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-  """Everything that measures a model, or many side by side, on the same held-out prompts.
+  """Everything that measures a model, or many models on the same held-out prompts.
 
   With many models each array has a first axis, and `exact` returns a list. `exact` maps
   the result of `rule`, on the host, to exact risks.
@@ -174,7 +174,7 @@ def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
 def exact_risk_of(
   task: Task, moments: theory.Moments | None, rule: Rule | None
 ) -> float | None:
-  """Returns the exact risk of one model from its rule or form; None if it is unknown."""
+  """Returns the exact risk of one model from its rule or form, or None if unknown."""
   if rule is None or moments is None:
     return None
   # NumPy is used since the risks are on the host, and the mesh may be elsewhere.
@@ -312,7 +312,7 @@ def held_out_losses(
   moments: theory.Moments | None,
   key: Key[Array, ''],
 ) -> dict[str, Array]:
-  """Returns the losses of a model at the queries of a batch, by the name of the quantity.
+  """Returns the losses of a model at the queries of a batch, by name.
 
   A model that predicts all examples in one pass is also measured at each of them, and a
   model of classes by its accuracy. A model with a distribution of numbers is measured

@@ -1,8 +1,8 @@
 """Many models in one program: the same step and evaluation under `jax.vmap`.
 
 The models share one computation over a first axis of their arrays and their numbers.
-They may have other seeds, learning rates and initial weights, and tasks that differ in
-numbers. Each is trained as it would be alone, except that sums are added in another
+They may have different seeds, learning rates and initial weights, and tasks that differ
+in numbers. Each is trained as it would be alone, except that sums are added in another
 order.
 """
 
@@ -96,10 +96,10 @@ from zoo.training.summary import (
 
 
 def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
-  """What trains a model for each config side by side; nothing is compiled.
+  """Returns everything that trains a model for each config; nothing is compiled.
 
-  They share all that `zoo.training.sweeps.side_by_side` compares, and their arrays are
-  stacked along a first axis.
+  The configs share all that `zoo.training.sweeps.side_by_side` compares. The arrays of
+  the models are stacked along a first axis.
   """
   config, tasks = configs[0], [build_task(config) for config in configs]
   key = keys_of(configs, TRAIN_STREAM)
@@ -138,12 +138,21 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
 
 
 def compile_many(configs: Sequence[Config]) -> Training:
-  """What trains and measures a model for each config, compiled; raises RunError."""
+  """Compiles everything that trains and measures a model for each config.
+
+  Raises:
+    RunError: If the memory is not enough.
+  """
   return compile_training(make_many(configs, make_mesh(configs[0])))
 
 
 class Member(NamedTuple):
-  """One of the models that are trained side by side."""
+  """One of the models that are trained side by side.
+
+  Attributes:
+    config: The config of the model.
+    workdir: The folder of the model.
+  """
 
   config: Config
   workdir: pathlib.Path
@@ -159,19 +168,20 @@ def train_many(
 ) -> tuple[State, list[Summary | None]] | None:
   """Trains models side by side to the end, or resumes them from the checkpoints.
 
-  Each has its records in its folder, and one that is not finite has `diverged.json`.
+  Each model has its records in its folder. A model that is not finite gets
+  `diverged.json`.
 
   Args:
-    training: The compiled steps and the compiled evaluation, as of `compile_many`.
+    training: The compiled steps and the compiled evaluation, from `compile_many`.
     members: The config and the folder of each model.
     checkpoints: The checkpoints of all models together.
     interruption: Ends training at the next step that is logged, evaluated or saved.
     label: The label of the progress bar.
-    hooks: What is called for each model at each of these steps.
+    hooks: The hooks that are called for each model at each of these steps.
 
   Returns:
-    The state and a summary of each model, which is None for one that is not finite.
-    After SIGTERM the result is None.
+    The state of all models, and a summary of each model, which is None for a model that
+    is not finite. After SIGTERM the result is None.
 
   Raises:
     NotFiniteError: Once no model is finite.
@@ -195,7 +205,7 @@ def train_many(
         raise not_finite(config, metrics_of(chunk.metrics, 0), checkpoints)
       risks = finish_many(training.evaluation, chunk.measured)
       events = []
-      with progress.hidden():  # hooks may print
+      with progress.hidden():  # Hooks may print.
         for i in np.flatnonzero(finite).tolist():
           event = event_at(training, members[i], loop, chunk, i, risks[i], records[i])
           events.append(record(event, [records[i], *hooks]))
@@ -214,10 +224,10 @@ def train_many(
 
 
 def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndarray:
-  """Which models are finite, and have no record of an earlier step that was not.
+  """Returns which models are finite, and have no record that they were not.
 
-  A model that is not finite, and has no record, gets one: its numbers were not finite
-  before the first of these steps, or are those of a run that was given more steps.
+  A model that is not finite and has no record gets one. Its numbers were not finite at
+  an earlier step, or it belongs to a run that was given more steps.
   """
   finite = np.array(jax.jit(finite_models, static_argnums=1)(state, 1))
   for i, (config, workdir) in enumerate(members):
@@ -243,7 +253,8 @@ def still_finite(
   A model that is no longer finite gets `diverged.json`.
   """
   finite = before & metrics['finite']
-  wrong: dict[str, UserError | None] = {}  # the prompts of each task, seed and step
+  # The keys are the task, the seed and the step, which determine the prompts.
+  wrong: dict[str, UserError | None] = {}
   for i in np.flatnonzero(before & ~finite).tolist():
     (config, workdir), alone = members[i], metrics_of(metrics, i)
     lost_at = int(alone['step'])
@@ -257,7 +268,7 @@ def still_finite(
 
 
 def metrics_of(metrics: Mapping[str, np.ndarray], i: int) -> dict[str, Any]:
-  """The metrics of one of many models, which are scalars."""
+  """Returns the metrics of one of many models, which are scalars."""
   return {name: values[i] for name, values in metrics.items()}
 
 
@@ -270,7 +281,7 @@ def event_at(
   risks: Risks,
   records: Records,
 ) -> Event:
-  """The event of one of many models after a chunk."""
+  """Returns the event of one of many models after a chunk."""
   line = line_of(metrics_of(chunk.metrics, i), risks, loop.speed(), records.wall_time)
   arrays = loop.state['model']
   make_model = functools.partial(model_of, training, arrays, chunk.step, at=i)
@@ -285,10 +296,10 @@ def summarised_many(
   risks: Sequence[Risks],
   records: Sequence[Records],
 ) -> list[Summary | None]:
-  """The summaries of models after their last step; None for one that is not finite.
+  """Returns the summaries of models after their last step; None for one not finite.
 
-  `risks` are those of this step; they are empty if an earlier launch ended after it,
-  without summaries.
+  `risks` are those of this step. They are empty if an earlier launch ended after this
+  step, without summaries.
   """
   config, evaluation = training.config, training.evaluation
   model_state = loop.state['model']
@@ -314,16 +325,17 @@ def summarised_many(
 def numbers_of_many(
   configs: Sequence[Config], tasks: Sequence[Task]
 ) -> tuple[Numbers, Any]:
-  """The numbers of the models, and along which axes they differ."""
+  """Returns the numbers of the models, and along which axes they differ."""
   task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
   structures = [jax.tree.structure(task) for task in tasks]
   if all(structure == structures[0] for structure in structures):
-    task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
+    task, task_axes = stack_tasks(tasks)  # Other tasks are needed for moments alone.
   optimizer = configs[0].optimizer
   rates = [config.optimizer.learning_rate for config in configs]
   axes = Numbers(task_axes, None if moments is None else 0)  # pyright: ignore
   numbers = Numbers(task, moments)
-  # Such a program can also train at other rates, and for other numbers of steps.
+  # With such inputs one program can train at other rates and for other numbers of
+  # steps.
   budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
   if budgets or len({*rates}) > 1:
     numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
@@ -334,15 +346,16 @@ def numbers_of_many(
 
 
 def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
-  """The key of one of the random streams of the seed of each config.
+  """Returns the key of one of the random streams of the seed of each config.
 
-  All random numbers are a pure function of the seed, one of its streams, and the step.
+  All random numbers are a pure function of the seed, of one of its streams, and of the
+  step.
   """
   return jnp.stack([stream_of(config.seed, stream) for config in configs])
 
 
 def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
-  """The key of one of the streams: one for all if they have one seed, or one of each.
+  """Returns the key of a stream: one for all configs of one seed, or one for each.
 
   Models with the same key see the same prompts, which are then sampled once.
   """
@@ -352,9 +365,9 @@ def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
 
 
 def stacked_moments(tasks: Sequence[Task]) -> theory.Moments | None:
-  """The moments of tasks along a new first axis.
+  """Returns the moments of tasks along a new first axis.
 
-  None unless exact theory covers all of them.
+  The result is None unless exact theory covers all tasks.
   """
   if not all(map(theory.covers, tasks)):
     return None
@@ -370,10 +383,11 @@ def stacked_moments(tasks: Sequence[Task]) -> theory.Moments | None:
 
 
 def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
-  """Tasks that differ in numbers as one value, and the axis of each of its leaves.
+  """Returns tasks that differ in numbers as one value, and the axis of each leaf.
 
-  Numbers in which the tasks differ are stacked along a new first axis, 0; those that
-  all share are as they are, None, so that what is drawn from them is drawn once.
+  Numbers in which the tasks differ are stacked along a new first axis, whose axis is 0.
+  Numbers that all tasks share stay as they are, with the axis None, so that everything
+  drawn from them is drawn once.
   """
   leaves, (structure, *_) = zip(*map(jax.tree.flatten, tasks), strict=True)
   joint, axes = [], []
@@ -392,7 +406,7 @@ def evaluate_many(
   statistics: bool,
   mesh: Mesh,
 ) -> Evaluation:
-  """What measures many models, each on held-out prompts of its task.
+  """Returns everything that measures many models, on held-out prompts of their tasks.
 
   All have the same key. Only the tasks of learning rules may differ in more than
   numbers.
@@ -401,7 +415,7 @@ def evaluate_many(
   moments = stacked_moments(tasks)
   key = stream_of(config.eval.seed, EVAL_STREAM)
   sample = functools.partial(sample_all, graph, config, tasks[0], statistics)
-  groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
+  groups: dict[object, list[int]] = {}  # Tasks of a group differ in numbers alone.
   for i, task in enumerate(tasks):
     groups.setdefault(jax.tree.structure(task), []).append(i)
   joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
@@ -436,7 +450,7 @@ def evaluate_many(
 
 
 def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
-  """The risks of each model, from the fetched result of `evaluate`."""
+  """Returns the risks of each model, from the fetched result of `evaluate`."""
   sampled, rules = fetched
   exact = evaluation.exact(rules)
   return [
@@ -452,11 +466,11 @@ def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
 def compare_many(
   training: Training, configs: Sequence[Config], state: PyTree
 ) -> list[Comparison | None]:
-  """As `compare_model`, for each of many models with these stacked arrays.
+  """Returns the comparison of each of many models with the baselines of its task.
 
-  Those of one task are compared on the same prompts, whatever their seeds. Models that
-  take sufficient statistics are compared with the optima of their tasks by exact
-  theory, and have no comparison.
+  Models of one task are compared on the same prompts, whatever their seeds. Models that
+  take sufficient statistics have no comparison: exact theory compares them with the
+  best rules of their tasks.
   """
   number = 0 if training.uses_statistics else num_compared(configs[0])
   say_if_fewer(configs[0])
@@ -474,7 +488,7 @@ def compare_many(
       task, seed = build_task(configs[members[0]]), configs[0].eval.seed
       compare = functools.partial(compare_all, models, task, number, seed)
       compared = if_memory_allows(compare)
-      if compared is None:  # the task or the models are too large
+      if compared is None:  # The task or the models are too large.
         continue
       for i, comparison in zip(members, compared, strict=True):
         comparisons[i] = comparison
@@ -488,9 +502,9 @@ def compare_many(
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
-  """The states one by one, on the mesh of the first config."""
+  """Yields the states one by one, on the mesh of the first config."""
   shardings = shardings_of(abstract_state(configs[0], make_mesh(configs[0]))[1])
-  # Random keys have no form on the host.
+  # NumPy has no random keys.
   stacked = jax.tree.map(
     lambda leaf: leaf if _is_key(leaf) else np.asarray(leaf), stacked
   )
@@ -500,9 +514,9 @@ def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
 
 
 def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
-  """The stacked states at step 0."""
+  """Returns the stacked states at step 0."""
   all_states = []
-  for config in configs:  # one by one, since compiling them together takes seconds
+  for config in configs:  # To compile them together would take seconds.
     key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
     modules = create(config, key, weights)
     all_states.append({name: nnx.state(module) for name, module in modules.items()})
@@ -516,5 +530,5 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
 
 
 def _is_key(leaf: Any) -> bool:
-  """Whether an array holds random keys of JAX, which NumPy cannot hold."""
+  """Returns whether an array holds random keys of JAX, which NumPy cannot hold."""
   return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

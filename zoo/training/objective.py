@@ -64,14 +64,14 @@ Objective = Callable[[Predictor, Key[Array, ''], Numbers], Float[Array, '']]
 
 
 def numbers_of(task: Task) -> Numbers:
-  """Returns the numbers of a step of one model, with the learning rate of its config."""
+  """Returns the numbers of a step of one model; the config has its learning rate."""
   return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
 def uses_statistics(
   config: Config, model: object, task: Task, num_models: int = 1
 ) -> bool:
-  """Returns whether models are trained and evaluated on sufficient statistics of prompts.
+  """Returns whether models are trained and measured on sufficient statistics.
 
   A model with a learning rule depends on a prompt only through second moments of its
   examples. These are used if the task can draw them, if the config asks for nothing
@@ -111,7 +111,7 @@ def uses_statistics(
 def sample(
   task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
 ) -> Prompt | Statistics:
-  """Returns a batch of prompts or of their statistics; each device draws its own part."""
+  """Returns a batch of prompts or of their statistics; each device draws its part."""
   if statistics:
     return split_statistics(task.sample_statistics(key, batch_size))
   prompt = split_prompts(task.sample(key, batch_size))
@@ -289,7 +289,7 @@ def _own_loss_of_part(
 def _loss_of_part(
   config: Config, numbers: Numbers, model: Any, part: tuple[Prompt | Statistics, Any]
 ) -> Float[Array, '']:
-  """Returns the mean loss over prompts or their statistics, at the lengths that count."""
+  """Returns the mean loss over prompts or statistics, at the lengths that count."""
   batch, lengths = part
   if isinstance(batch, Prompt):
     model, batch = _in_type(model, batch, config.train.compute_dtype)

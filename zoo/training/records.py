@@ -1,4 +1,4 @@
-"""What a run writes and shows: `metrics.jsonl`, TensorBoard, steps, progress bar."""
+"""The records of a run: `metrics.jsonl`, TensorBoard, saved steps, a progress bar."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zoo.training.hooks import Event, Hook
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
-_THREADS = 8  # copy at the same time
+_THREADS = 8  # So many threads copy files at the same time.
 
 
 class Progress:
@@ -81,9 +81,13 @@ class Records(Hook):
   """The records of one run in its workdir, for one launch; a context manager.
 
   Lines after the step from which a run resumes are dropped, since they will be written
-  again; the wall time continues from the last remaining line. Only process 0 writes. A
-  file in a bucket cannot grow, so records of a run in a bucket are written into the
-  local `folder`, and copied at each save and at the end.
+  again. The wall time continues from the last remaining line. Only process 0 writes. A
+  file in a bucket cannot grow, so that the records of a run in a bucket are written
+  into a local `folder`, and copied at each save and at the end.
+
+  Attributes:
+    workdir: The folder of the run.
+    folder: The folder that is written into: the workdir, or a local one for a bucket.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int):
@@ -114,12 +118,16 @@ class Records(Hook):
         if not self._is_copied:
           copy_all([self])
     except (OSError, RunError):
-      # This exception must not replace one that is already being raised.
+      # An exception that is already being raised must not be replaced.
       if exception == (None, None, None):
         raise
 
   def copy(self) -> None:
-    """Copies the records of a run in a bucket into it; raises RunError."""
+    """Copies the records of a run in a bucket into it.
+
+    Raises:
+      RunError: If they cannot be written.
+    """
     self._is_copied = True
     try:
       for path in self.folder.rglob('*'):
@@ -135,7 +143,11 @@ class Records(Hook):
     return time.monotonic() - self._start
 
   def on_chunk(self, event: Event) -> None:
-    """Writes the line of a logged step; raises RunError as `write` does."""
+    """Writes the line of a logged step.
+
+    Raises:
+      RunError: If the folder has been deleted, or the log is another program's.
+    """
     self.write(event.metrics)
 
   def write(self, line: Mapping[str, Any]) -> None:
@@ -146,8 +158,8 @@ class Records(Hook):
     """
     if not self._primary:
       return
-    # Opened for each line: a sweep has more records than a process may have open files.
-    # Mode r+ makes no new file where the folder was deleted.
+    # The file is opened for each line, since a sweep has more records than a process
+    # may have open files. The mode r+ makes no new file if the folder was deleted.
     try:
       file = self._path.open('r+')
     except FileNotFoundError as error:
@@ -177,14 +189,14 @@ class TensorBoard(Hook):
     self._writer: Any = None
     if jax.process_index() != 0:
       return
-    # Slow to import, since it imports PyTorch where that is installed.
+    # It is slow to import, since it imports PyTorch if that is installed.
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto import event_pb2
 
-    self._proto: Any = event_pb2  # its names are created at run time
+    self._proto: Any = event_pb2  # Its names are created at run time.
     board = folder / 'tensorboard'
     board.mkdir(exist_ok=True)
-    # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
+    # A full disk would end the thread of a SummaryWriter, and its next call would wait.
     self._writer = EventsWriter(str(board / 'events'))
     start = self._proto.SessionLog(status=self._proto.SessionLog.START)
     self._write(step=step + 1, session_log=start)
@@ -213,7 +225,8 @@ class TensorBoard(Hook):
 def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
   """Returns the numbers of a line by name, as TensorBoard shows them.
 
-  The loss after k examples is `curve/` and k. Values that are None are left out.
+  The loss after k examples has the name `curve/` and k. Values that are None are left
+  out.
   """
   curve = enumerate(line.get(_CURVE) or [])
   scalars = {**line, **{f'{_CURVE}/{k:04}': value for k, value in curve}}
@@ -225,7 +238,11 @@ def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def copy_all(records: Sequence[Records]) -> None:
-  """Copies the records of runs in a bucket into it, on process 0; raises RunError."""
+  """Copies the records of runs in a bucket into it, on process 0.
+
+  Raises:
+    RunError: If they cannot be written.
+  """
   if not (is_url(records[0].workdir) and jax.process_index() == 0):
     return
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
@@ -233,9 +250,10 @@ def copy_all(records: Sequence[Records]) -> None:
 
 
 class Saves:
-  """Saves the states of one run, or of many side by side, from `step` on.
+  """Saves the states of one run, or of many models side by side.
 
-  The clock of `checkpoint.every_minutes` starts now.
+  The clock of `checkpoint.every_minutes` starts when the object is made. Its `step` is
+  the newest saved one.
   """
 
   def __init__(
@@ -249,7 +267,7 @@ class Saves:
     self._saved, self._last_save = step, time.monotonic()
 
   def due(self, step: int) -> bool:
-    """Whether to save here; all processes must call this at the same step.
+    """Returns whether to save here; all processes must call this at the same step.
 
     Process 0 has the clock.
     """
@@ -268,9 +286,12 @@ class Saves:
     )
 
   def save(self, step: int, state: State) -> None:
-    """Saves the state, unless it is already saved; raises RunError.
+    """Saves the state, unless it is already saved.
 
-    When all is written, the records of a run in a bucket are copied into it.
+    When everything is written, the records of a run in a bucket are copied into it.
+
+    Raises:
+      RunError: If this save or the previous one cannot be written.
     """
     self._last_save = time.monotonic()
     if step > self._saved:
@@ -278,21 +299,22 @@ class Saves:
       self._saved = step
 
   def save_last(self, step: int, state: State) -> None:
-    """Saves the state, unless it is already saved, and waits until it is."""
+    """Saves the state, unless it is already saved, and waits until it is written."""
     self.save(step, state)
     self._checkpoints.wait()
 
 
 def risk_of(line: Mapping[str, Any]) -> float | None:
-  """The risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
+  """Returns the risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
   exact = line.get('exact_risk')
   return line.get('eval_risk') if exact is None else exact
 
 
 def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of a run's log, but for a last one that a kill has cut.
+  """Returns the lines of a run's log; a last line that a kill has cut is left out.
 
-  Raises UserError if the log cannot be read.
+  Raises:
+    UserError: If the log cannot be read.
   """
   path = workdir / _METRICS
   if not path.exists():

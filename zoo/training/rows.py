@@ -18,18 +18,20 @@ from zoo.core.protocols import Task
 def rows(
   model: Any, prompt: Prompt, task: Task, key: Key[Array, '']
 ) -> Float[Array, ' b']:
-  """The negative log likelihood of the rows behind a random place of each prompt.
+  """Returns the negative log likelihood of the rows behind a random place.
 
   Each prompt is cut behind a number of its examples, uniform from a sixteenth to seven
-  eighths of them. Those before are the context, and all others, with the query, are
-  queries of it: so a prompt trains many predictions (Hollmann et al., arXiv
-  2207.01848). Targets are observed labels, whatever `objective.labels` says.
+  eighths of them. The examples before the cut are the context. All others, and the
+  query, are queries of this context, so that a prompt trains many predictions (Hollmann
+  et al., arXiv 2207.01848). Targets are observed labels, whatever `objective.labels`
+  says.
 
   Args:
-    model: A model with `losses_of_rows`, such as `tabular`.
-    prompt: Prompts `[b]` with labels as targets, whose order of rows means nothing.
-    task: Their task.
-    key: The key of the places.
+    model: A model with the method `losses_of_rows`, such as `tabular`.
+    prompt: Prompts `[b]` with labels as targets. The order of their rows has no
+      meaning.
+    task: The task of the prompts.
+    key: The key of the random places.
 
   Returns:
     For each prompt the mean over its queries, in nats.

@@ -1,4 +1,4 @@
-"""What runs are called in a plot, and whether their losses may share an axis."""
+"""The labels of runs in a plot, and whether their losses may share an axis."""
 
 import pathlib
 from collections.abc import Mapping
@@ -17,18 +17,22 @@ from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import BaseTask, FunctionClass, is_squared
 
-TABLE = 'table.json'  # of a sweep
-ON_OBSERVED = ' on observed labels'  # what a training loss is measured on, in words
+TABLE = 'table.json'  # A sweep has this file.
+ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
 _LOG_LOSS = 'the log loss'
-# Fields on which the trained model does not depend, but for rounding.
+# The trained model does not depend on these fields, up to rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
-_MOST_FIELDS = 4  # in a label
+_MOST_FIELDS = 4  # A label has at most so many fields.
 
-Config = Mapping[str, Any]  # as config.json has it
+Config = Mapping[str, Any]  # It is the content of config.json.
 
 
 def config_of(workdir: pathlib.Path) -> dict[str, Any]:
-  """The config of a run, with the name of its model; raises UserError."""
+  """Returns the config of a run, with the name of its model.
+
+  Raises:
+    UserError: If the folder holds no run or is a sweep, or if the config is damaged.
+  """
   path = workdir / 'config.json'
   points = workdir / POINTS
   if points.is_dir() or (workdir / TABLE).is_file():
@@ -47,10 +51,11 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]:
-  """A label for each run, all different: what differs between the configs of the runs.
+  """Returns a different label for each run: the fields in which their configs differ.
 
-  If each has another model, that names it, and the fields of the model and its
-  optimizer are not compared. Runs that are still alike have their folders in addition.
+  If each run has another model, the model names the run, and the fields of the model
+  and its optimizer are not compared. Runs that are still alike get their folders in
+  addition.
   """
   fields = {
     folder: {
@@ -68,7 +73,7 @@ def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]
     words += ['…'] * (len(own) > _MOST_FIELDS)
     labels[folder] = ', '.join(words) or named('model.name', values['model.name'])
   unique = labels
-  for parts in 1, 2, 99:  # of the path
+  for parts in 1, 2, 99:  # The label gets so many parts of the path.
     if len({*unique.values()}) == len(unique):
       break
     unique = {
@@ -79,9 +84,9 @@ def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]
 
 
 def _differing(fields: list[dict[str, Any]]) -> list[str]:
-  """The fields in which runs differ, names of models and tasks first.
+  """Returns the fields in which runs differ, names of models and tasks first.
 
-  What only some runs have matters only if their models and tasks have one name.
+  A field that only some runs have counts only if all models and tasks have one name.
   """
   models, tasks = (
     {str(of_run.get(name)) for of_run in fields} for name in ('model.name', 'task.name')
@@ -103,7 +108,7 @@ def _differing(fields: list[dict[str, Any]]) -> list[str]:
 
 
 def named(field: str, value: object) -> str:
-  """A field and its value, as short as it is clear: seed=0, mixer=softmax, lsa."""
+  """Returns a field and its value in short: seed=0, mixer=softmax, lsa."""
   section, _, leaf = field.rpartition('.')
   if isinstance(value, float):
     value = f'{value:g}'
@@ -114,10 +119,17 @@ def named(field: str, value: object) -> str:
 
 
 def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
-  """The loss of all runs in words; raises UserError if they have several.
+  """Returns the loss of all runs in words.
 
-  With `training` it is the one that is trained. It is empty if no task is known; a task
-  that cannot be made here is left out with a warning.
+  The result is empty if no task is known. A task that cannot be made here is left out
+  with a warning.
+
+  Args:
+    configs: The configs of the runs by folder.
+    training: Whether the loss is the one that is trained.
+
+  Raises:
+    UserError: If the runs have several losses, which cannot share an axis.
   """
   kinds: dict[str, pathlib.Path] = {}
   for folder, config in configs.items():
@@ -137,11 +149,11 @@ def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
 
 
 def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
-  """Returns by how much the mean training loss exceeds that against the targets.
+  """Returns by how much the mean training loss exceeds the loss against the targets.
 
   Observed labels have noise about their targets, whose variance is part of the squared
   error of every prediction. The log losses are linear in the target, so that labels
-  drawn from it do not change their mean. It is None where it is not known.
+  drawn from it do not change their mean. The result is None if the excess is unknown.
   """
   objective = config.get('objective', {})
   is_nll = objective.get('name') == 'nll'
@@ -152,16 +164,16 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
     return None
   if not is_squared(task):
     return 0.0 if loss_in_words(task) == _LOG_LOSS else None
-  if is_nll:  # of numbers, which is no squared error
+  if is_nll:  # The likelihood of numbers is not a squared error.
     return None
   if type(task).sample_labels is FunctionClass.sample_labels:
     return float(cast(FunctionClass, task).noise_std) ** 2
-  # Labels that no class draws are their targets, as the validation of a config ensures.
+  # Labels are the targets if no class draws them; the validation ensures this.
   return 0.0 if type(task).sample_labels is BaseTask.sample_labels else None
 
 
 def _task_of(folder: pathlib.Path, config: Config) -> Task | None:
-  """The task of a run; None, with a warning, if it is not known."""
+  """Returns the task of a run; None, with a warning, if it is not known."""
   section = config.get('task')
   try:
     return create_task(**cast(Any, section))
@@ -177,7 +189,7 @@ def _task_of(folder: pathlib.Path, config: Config) -> Task | None:
 
 
 def loss_in_words(task: Task) -> str:
-  """The loss of a task: one of the library's, or that of its class."""
+  """Returns the loss of a task in words: one of the library's, or that of its class."""
   if is_squared(task):
     return 'the squared error'
   at = jnp.asarray([0.3, -2.0]), jnp.asarray([0.25, 0.75])
@@ -190,7 +202,7 @@ def loss_in_words(task: Task) -> str:
 
 
 def trained_at(config: Config) -> str:
-  """What is trained if it is not the loss of samples at the query; else empty."""
+  """Returns what is trained besides the loss of samples at the query; else nothing."""
   fields = config.get('objective', {})
   if fields.get('name', 'sampled') != 'sampled':
     return f', objective={fields["name"]}'

@@ -30,11 +30,11 @@ from zoo.training.run_labels import (
 )
 from zoo.training.summary import is_lost, kind_of_risk, read_summary
 
-_WIDE = 10  # numbers whose ratio is at least this are shown on a log axis
-_BESIDE = 0.1  # between points over one name
-_NEAR = 0.008  # between points at one number, as a share of the axis
-_FEWEST_NUMBERS = 3  # on an axis that is chosen for its numbers
-_MOST_TICKS = 10  # one for each value
+_WIDE = 10  # Numbers whose ratio is at least this are shown on a log axis.
+_BESIDE = 0.1  # Points over one name have this distance.
+_NEAR = 0.008  # Points at one number have this distance, as a share of the axis.
+_FEWEST_NUMBERS = 3  # An axis that is chosen for its numbers has at least so many.
+_MOST_TICKS = 10  # Up to so many values each have a tick.
 
 
 def plot_risk(
@@ -44,16 +44,25 @@ def plot_risk(
   operations: bool = False,
   ax: Axes | None = None,
 ) -> Axes:
-  """The risk of each run by step, exact where it is known, else sampled.
+  """Draws the risk of each run by step: exact where it is known, else sampled.
 
-  With `training` it is the training loss instead, which a run whose risk was measured
-  only once shows as well; with `operations` the axis has operations in products of
-  matrices in place of steps. Dashes are Bayes, and the baselines of the first finished
-  run's task whose losses are among those of the runs. Of a training loss on observed
-  labels they include the variance of these labels, as the loss itself does. Raises
-  UserError for a folder that holds no run, or one that has not logged what is shown;
-  for losses of two kinds. A folder may be in a bucket: gs://bucket/runs/a. It is drawn
-  in the axes `ax`, by default in those of a new figure, and returns them.
+  Dashed lines are Bayes, and those baselines of the first finished run's task whose
+  losses are within the range of the runs. For a training loss on observed labels they
+  include the variance of these labels, as the loss itself does.
+
+  Args:
+    workdirs: Folders of runs, which may be in a bucket: gs://bucket/runs/a.
+    training: Whether the training loss is drawn instead of the risk. A run whose risk
+      was measured only once shows its training loss in any case.
+    operations: Whether the axis has operations in products of matrices, not steps.
+    ax: The axes to draw in. By default the function makes a figure.
+
+  Returns:
+    The axes.
+
+  Raises:
+    UserError: If a folder holds no run, if a run has not logged what is shown, or if
+      the runs have losses of two kinds.
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}
@@ -79,7 +88,7 @@ def plot_metric(
   operations: bool = False,
   ax: Axes | None = None,
 ) -> Axes:
-  """Draws a number of the log of each run by step, such as one of a metric of your own.
+  """Draws a number of the log of each run by step, such as one of your own metric.
 
   Args:
     workdirs: Folders of runs, which may be in a bucket.
@@ -118,7 +127,7 @@ def plot_metric(
 def _curves_of(
   folder: pathlib.Path, label: str, colour: str, scale: float, training: bool
 ) -> Iterator[Series]:
-  """The risk of a run, its training loss, or both if there is a single risk."""
+  """Yields the risk of a run, its training loss, or both if there is a single risk."""
   if not training:
     steps, risks = read_curve(folder)
     name = f'{label}: {risks[-1]:.3f}'
@@ -129,14 +138,14 @@ def _curves_of(
   if not steps:
     raise UserError(f'{folder} has logged no training loss yet; train it further first')
   name = f'{label}: {losses[-1]:.3f}'
-  if not training:  # beside a risk, which is measured against the targets
+  if not training:  # The risk beside it is measured against the targets.
     is_clean = excess_in_training(folder, config_of(folder)) == 0
     name = f'{label}, training loss{"" if is_clean else ON_OBSERVED}'
   yield series(name, 'line', colour, np.multiply(scale, steps), losses)
 
 
 def _operations_per_step(folder: pathlib.Path) -> float:
-  """The operations of a step of a finished run, forward and backward."""
+  """Returns the operations of a step of a finished run, forward and backward."""
   if folder.absolute().parent.name == POINTS:
     raise UserError(
       f'{folder} is a point of a sweep, which trains points side by side, so that the '
@@ -161,10 +170,10 @@ def _references(
   curves: Sequence[Series],
   training: bool,
 ) -> Iterator[Series]:
-  """The losses of Bayes, and of baselines that are among those of the runs.
+  """Yields the losses of Bayes, and of baselines that are among those of the runs.
 
   They are measured against the targets. With `training` the variance of the labels that
-  the runs are trained on is added, and there are none where it is not known.
+  the runs are trained on is added; there are no lines if it is unknown.
   """
   summaries = {folder: read_summary(folder) for folder in configs}
   finished = [folder for folder, summary in summaries.items() if summary is not None]
@@ -186,7 +195,7 @@ def _references(
   }
   every = [y for curve in curves for y in curve.y]
   low, high = min(every), max(every)
-  names: dict[str, list[str]] = {}  # by the number that is shown
+  names: dict[str, list[str]] = {}  # The keys are the numbers that are shown.
   for name, loss in losses.items():
     least = LEAST * high if name == 'bayes' else low / 2
     if loss is not None and least < loss < 2 * high:
@@ -208,16 +217,25 @@ def _on_several_tasks(configs: Mapping[pathlib.Path, Config]) -> bool:
 def plot_sweep(
   workdir: str | pathlib.Path, x: str | None = None, *, ax: Axes | None = None
 ) -> Axes:
-  """The risk at the end of the points of a sweep, against one of its fields.
+  """Draws the risk at the end of the points of a sweep, against one of its fields.
 
-  That is the field `x`, or else the field with the most different numbers, if these are
-  at least three, or else the field with the most different values; fields whose values
-  go together count as one. The other fields have a line for each of their values, but
-  for the seed: several seeds are a mean with its 95 % interval, Student's t, and the
-  bar of one seed is the standard error on its held-out prompts. The risk is exact where
-  all are, else on held-out prompts. Raises UserError for a sweep without a risk, and
-  for an `x` that it has not swept. It is drawn in the axes `ax`, by default in those of
-  a new figure, and returns them.
+  Other fields have a line for each of their values, except for the seed. Several seeds
+  are drawn as a mean with its 95 % interval by Student's t. The bar of one seed is the
+  standard error on its held-out prompts. The risk is exact if it is for all points,
+  else it is that on held-out prompts.
+
+  Args:
+    workdir: The folder of the sweep, which may be in a bucket.
+    x: The field of the horizontal axis. By default it is the field with the most
+      different numbers, if there are at least three, or else the field with the most
+      different values. Fields whose values go together count as one.
+    ax: The axes to draw in. By default the function makes a figure.
+
+  Returns:
+    The axes.
+
+  Raises:
+    UserError: If the sweep has no risk, or if `x` is not one of its fields.
   """
   rows, num_lost = _rows_of(workdir)
   kind = kind_of_risk(rows)
@@ -237,11 +255,11 @@ def plot_sweep(
   return _draw_sweep(lines, across, kind, numeric, num_lost, ax)
 
 
-Row = Mapping[str, Any]  # of the table of a sweep
+Row = Mapping[str, Any]  # It is a row of the table of a sweep.
 
 
 def _rows_of(workdir: str | pathlib.Path) -> tuple[list[Row], int]:
-  """The rows of a sweep's points, and how many more have become non-finite."""
+  """Returns the rows of a sweep's finite points, and the number of the other points."""
   rows = read_json(workdir_path(workdir) / TABLE, list)
   finished = [row for row in rows if not is_lost(row)]
   if not finished:
@@ -250,20 +268,20 @@ def _rows_of(workdir: str | pathlib.Path) -> tuple[list[Row], int]:
 
 
 def _fields_of(rows: Sequence[Row]) -> list[str]:
-  """The fields of the points of a sweep but for the seed."""
+  """Returns the fields of the points of a sweep, except for the seed."""
   fields = itertools.takewhile(lambda name: name != 'workdir', rows[0])
   return [name for name in fields if name != 'seed']
 
 
 def _swept(rows: Sequence[Row]) -> list[str]:
-  """The fields in which the points of a sweep differ, but for the seed."""
+  """Returns the fields in which the points of a sweep differ, except for the seed."""
   return [
     name for name in _fields_of(rows) if len({str(row.get(name)) for row in rows}) > 1
   ]
 
 
 def _label(row: Row, fields: Sequence[str], short: bool = False) -> str:
-  """The values of some fields of a row, without their names if `short`."""
+  """Returns the values of some fields of a row, without their names if `short`."""
   if short:
     return ', '.join(str(row.get(name)) for name in fields)
   return ', '.join(named(name, row.get(name)) for name in fields)
@@ -274,7 +292,7 @@ def _is_numeric(rows: Sequence[Row], field: str) -> bool:
 
 
 def _axis_of(rows: Sequence[Row], swept: Sequence[str], x: str | None) -> list[str]:
-  """The field of the horizontal axis, and the other fields that follow from it."""
+  """Returns the field of the horizontal axis, and other fields that follow from it."""
   candidates = swept or _fields_of(rows) or ['model']
   values = {name: [str(row.get(name)) for row in rows] for name in candidates}
   numeric = {name: _is_numeric(rows, name) for name in candidates}
@@ -285,7 +303,7 @@ def _axis_of(rows: Sequence[Row], swept: Sequence[str], x: str | None) -> list[s
 
   def rank(name: str) -> tuple[bool, int, bool]:
     number = len({*values[name]})
-    # Numbers that follow from words, as the width of each mixer, are no axis.
+    # Numbers that follow from words, such as the width of each mixer, are not an axis.
     of_words = any(follows(name, word) for word in candidates if not numeric[word])
     several = number >= _FEWEST_NUMBERS
     return several and numeric[name] and not of_words, number, not numeric[name]
@@ -309,7 +327,7 @@ def _draw_sweep(
   num_lost: int,
   ax: Axes | None,
 ) -> Axes:
-  """A line for each label, or points above words, with a bar at each point."""
+  """Draws a line for each label, or points above words, with a bar at each point."""
   every = dict.fromkeys(x for of in lines.values() for x in of)
   places = sorted(map(float, every)) if numeric else []
   words = [] if numeric else [*every]
@@ -317,7 +335,7 @@ def _draw_sweep(
   for i, (label, rows_at) in enumerate(lines.items()):
     order = sorted(rows_at) if numeric else [word for word in words if word in rows_at]
     at = np.array([float(x) if numeric else words.index(x) for x in order])
-    beside = i - (len(lines) - 1) / 2  # so that no bar hides another
+    beside = i - (len(lines) - 1) / 2  # Bars side by side do not hide one another.
     if not numeric:
       at = at + _BESIDE * beside
     elif x_scale == 'log':
@@ -349,7 +367,7 @@ def _scale(numbers: Sequence[float]) -> str:
 
 
 def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
-  """The mean over seeds and its 95 % interval; of one seed, its standard error."""
+  """Returns the mean over seeds and its 95 % interval; for one seed, its error."""
   if len(rows) > 1:
     estimate = interval([row[kind] for row in rows])
     return estimate.mean, estimate.low, estimate.high
@@ -359,7 +377,7 @@ def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
 
 
 def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
-  """What the bars of a sweep's plot are, and how many points it lacks."""
+  """Returns what the bars of a sweep's plot are, and how many points it lacks."""
   sampled, said = kind == 'eval_risk', []
   numbers = sorted({len(rows) for rows in points})
   several = [number for number in numbers if number > 1]
@@ -387,9 +405,10 @@ def _not_shown(num_lost: int) -> str:
 
 
 def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
-  """The steps and the risks that a run has logged, exact if they are known.
+  """Returns the steps and the risks that a run has logged, exact if they are known.
 
-  Raises UserError if there are none.
+  Raises:
+    UserError: If the run has logged no risk.
   """
   for field in ('exact_risk', 'eval_risk'):
     steps, risks = logged(workdir, field)
@@ -399,7 +418,7 @@ def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
 
 
 def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
-  """The steps that have a field in the log of a run, and its values there."""
+  """Returns the steps that have a field in the log of a run, and its values there."""
   lines = read_lines(workdir)
   found = [line for line in lines if line.get(field) is not None]
   pairs = [(line['step'], line[field]) for line in found]
@@ -412,13 +431,24 @@ def plot_examples(
   *,
   ax: Ax = None,
 ) -> list[Axes]:
-  """The loss of each run's model by the number of examples before the query.
+  """Draws the loss of each run's model by the number of examples before the query.
 
-  The baselines are those of the first run's task, all or those named. An unfinished run
-  has the curve of its last evaluation, if its model predicts all examples in one pass.
-  Raises UserError for a run that has no curve, and for an unknown baseline. A folder
-  may be in a bucket. It returns the axes of the loss and, for classes, those of the
-  accuracy: as many are to be in `ax`, which by default are those of a new figure.
+  An unfinished run has the curve of its last evaluation, if its model predicts all
+  examples in one pass.
+
+  Args:
+    workdirs: Folders of runs, which may be in a bucket.
+    baselines: The names of the baselines to draw, of the first run's task; None draws
+      all of them.
+    ax: Axes to draw in, as many as are returned. By default the function makes a
+      figure.
+
+  Returns:
+    The axes of the loss and, for classes, those of the accuracy.
+
+  Raises:
+    UserError: If a run has no curve, if a baseline is unknown, if the runs have losses
+      of two kinds, or if `ax` has another number of axes.
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}
@@ -434,17 +464,28 @@ def plot_sweep_examples(
   *,
   ax: Ax = None,
 ) -> list[Axes]:
-  """The loss by the number of examples before the query of the points of a sweep.
+  """Draws the loss of the points of a sweep by the number of examples.
 
-  Points that differ in the seed alone are a mean with its 95 % interval, Student's t.
-  The baselines are those of the first point's task: those named, or else `bayes` and
-  the two best others. `ax` and what is returned are as of `plot_examples`, as are the
-  errors.
+  Points that differ in the seed alone are a mean with its 95 % interval by Student's t.
+
+  Args:
+    workdir: The folder of the sweep, which may be in a bucket.
+    baselines: The names of the baselines to draw, of the first point's task; None draws
+      `bayes` and the two best others.
+    ax: Axes to draw in, as many as are returned. By default the function makes a
+      figure.
+
+  Returns:
+    The axes of the loss and, for classes, those of the accuracy.
+
+  Raises:
+    UserError: If a point has no curve, if a baseline is unknown, if the points have
+      losses of two kinds, or if `ax` has another number of axes.
   """
   rows, num_lost = _rows_of(workdir)
   swept, folder = _swept(rows), workdir_path(workdir)
   comparisons: dict[str, list[Comparison]] = {}
-  configs: dict[pathlib.Path, Config] = {}  # of the first point of each arm
+  configs: dict[pathlib.Path, Config] = {}  # Only the first points of arms are here.
   for row in rows:
     label = _label(row, swept) or named('model.name', row['model'])
     point = folder / row['workdir']
@@ -462,7 +503,7 @@ def plot_sweep_examples(
 
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
-  """The comparison of a finished run, or the newest curve of its model."""
+  """Returns the comparison of a finished run, or the newest curve of its model."""
   summary = read_summary(workdir)
   if summary is not None and (comparison := summary['comparison']):
     return comparison

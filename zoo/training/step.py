@@ -115,7 +115,7 @@ def _without_keys(state: Any) -> Any:
 
 
 def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
-  """Returns the graphs of model and optimizer, and their state as shapes with shardings."""
+  """Returns the graphs of model and optimizer, and their state as abstract arrays."""
   graphs, state = {}, {}
   with jax.set_mesh(mesh):
     parts = jax.eval_shape(
@@ -300,7 +300,7 @@ def run_steps(
 
 
 def _without_lost(finite: Bool[Array, ' n'], leaf: Array) -> Array:
-  """Returns an array of many models, with NaN for models that are not finite any more."""
+  """Returns an array of many models, with NaN for models that are not finite."""
   if not jnp.issubdtype(leaf.dtype, jnp.inexact):
     return leaf
   return jnp.where(finite.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)

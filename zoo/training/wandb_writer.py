@@ -20,14 +20,14 @@ from zoo.host.files import failures, is_url, read_json, said, write_atomically
 from zoo.training.hooks import Event, Hook
 from zoo.training.records import read_lines, scalars_of
 
-WANDB = 'wandb.json'  # its name in a workdir
+WANDB = 'wandb.json'  # This is its name in a workdir.
 
 
 class _Saved(TypedDict):
   """The content of `wandb.json`."""
 
-  id: str  # of the run at W&B
-  config: dict[str, Any]  # of the run; one of another config has another id
+  id: str  # This is the id of the run at W&B.
+  config: dict[str, Any]  # A run of another config gets another id.
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class _Open:
   """A run at W&B that this process has not finished."""
 
   run: Any
-  step: int  # the last that W&B has
+  step: int  # W&B has the lines up to this step.
 
   def log(self, line: Mapping[str, Any]) -> None:
     """Logs a line of `metrics.jsonl`, unless W&B has its step."""
@@ -44,24 +44,25 @@ class _Open:
       self.run.log(scalars_of(line), step=self.step, commit=True)
 
 
-# By workdir. A run that was stopped in a notebook goes on in the run at W&B that is
-# still open, since W&B refuses to open it twice.
+# The keys are workdirs. A run that was stopped in a notebook goes on in the run at W&B
+# that is still open, since W&B refuses to open it twice.
 _OPEN: dict[str, _Open] = {}
 
 
 class WandbWriter(Hook):
-  """Logs runs to Weights & Biases: each line, the config, and the summary at the end.
+  """A hook that logs runs to Weights & Biases (W&B).
 
-  Each run is one run at W&B, and so is each point of a sweep. The names of the numbers
-  are those of TensorBoard: `loss`, `norm/weights`, and `curve/0001` for the loss after
-  one example. The variable WANDB_MODE says where they go: `online` (the default),
-  `offline` (to files alone) or `disabled`. W&B's own files are in the folder `wandb` of
-  the workdir; those of a run in a bucket are in a temporary folder, which stays.
+  It logs each line of `metrics.jsonl`, the config, and the summary at the end. Each run
+  is one run at W&B, and so is each point of a sweep. Numbers have the same names as in
+  TensorBoard: `loss`, `norm/weights`, and `curve/0001` for the loss after one example.
+  The variable WANDB_MODE says where they go: `online` (the default), `offline` (to
+  files alone) or `disabled`. The files of W&B are in the folder `wandb` of the workdir.
+  For a run in a bucket they are in a temporary folder, which is not deleted.
 
-  A run that goes on is the same run at W&B, whose id is in `wandb.json` of the workdir.
-  W&B loses its last lines when a process is killed, so each launch first logs those of
-  `metrics.jsonl` that W&B does not have: offline all of them, in a folder of its own,
-  of which the newest is the whole run. Only process 0 writes.
+  A run that resumes is the same run at W&B; its id is in `wandb.json` of the workdir.
+  W&B loses its last lines when a process is killed, so that each launch first logs the
+  lines of `metrics.jsonl` that W&B does not have. Offline it logs all lines, into a new
+  folder; the newest folder then has the whole run. Only process 0 writes.
 
   Example:
     >>> zoo.train(config, 'runs/a', hooks=[zoo.WandbWriter('icl', tags=['first'])])
@@ -75,18 +76,18 @@ class WandbWriter(Hook):
     group: str | None = None,
     tags: Sequence[str] = (),
   ):
-    """Checks what is given; the run at W&B begins with the first logged step.
+    """Checks the arguments; the run at W&B begins with the first logged step.
 
     Args:
       project: The project at W&B.
-      entity: The user or the team whose project it is; by default that of W&B.
-      name: The name of the run; by default that of the workdir.
+      entity: The user or the team whose project it is; None means the default of W&B.
+      name: The name of the run; None means the name of the workdir.
       group: The group of the run, such as the name of a sweep.
       tags: Labels of the run.
 
     Raises:
-      UserError: If wandb is not installed, if W&B allows no project of this name, or,
-        online, if it has no key.
+      UserError: If wandb is not installed, if W&B allows no project of this name, or if
+        W&B is online and has no key.
     """
     try:
       self._wandb: Any = importlib.import_module('wandb')
@@ -99,7 +100,7 @@ class WandbWriter(Hook):
     except self._wandb.errors.Error as error:
       raise UserError(f'the project is {project!r}: {in_one_line(error)}') from error
     if jax.process_index() == 0 and self._mode() == 'online':
-      try:  # before a run begins; without a key it would fail at its first step
+      try:  # Without a key a run would fail at its first step.
         self._wandb.login()
       except self._wandb.errors.Error as error:
         raise UserError(
@@ -109,16 +110,21 @@ class WandbWriter(Hook):
     self._name, self._group, self._tags = name, group, [*tags]
 
   def _mode(self) -> str:
-    """Where W&B's own variable or settings send runs, such as `online`."""
+    """Returns where W&B's own variable or settings send runs, such as `online`."""
     return os.environ.get('WANDB_MODE') or self._wandb.Settings().mode or 'online'
 
   def on_chunk(self, event: Event) -> None:
-    """Logs the numbers of a step; raises UserError and RunError as `_opened` does."""
+    """Logs the numbers of a step.
+
+    Raises:
+      UserError: If `wandb.json` or `metrics.jsonl` cannot be read.
+      RunError: If W&B cannot be reached or refuses the run, or if the disk is full.
+    """
     if jax.process_index() == 0:
       self._opened(event).log(event.metrics)
 
   def on_end(self, event: Event) -> None:
-    """Hands W&B the summary, and finishes the run there."""
+    """Sends the summary to W&B, and finishes the run there."""
     if jax.process_index() != 0:
       return
     run = self._opened(event).run
@@ -130,17 +136,17 @@ class WandbWriter(Hook):
     del _OPEN[_key(event.workdir)]
 
   def _opened(self, event: Event) -> _Open:
-    """The open run at W&B of an event; a launch opens it at its first event.
+    """Returns the open run at W&B of an event; a launch opens it at its first event.
 
     Raises:
       UserError: If `wandb.json` or `metrics.jsonl` cannot be read.
-      RunError: If W&B cannot be reached, or refuses the run, or the disk is full.
+      RunError: If W&B cannot be reached or refuses the run, or if the disk is full.
     """
     key = _key(event.workdir)
     opened = _OPEN.get(key)
     if opened is not None and event.step > opened.step:
       return opened
-    # A launch begins: it repeats steps, or the folder was deleted, and has a new run.
+    # A launch begins. It repeats steps, or the folder was deleted and has a new run.
     path = event.workdir / WANDB
     config = json.loads(to_json(event.config))
     saved = _Saved(id=secrets.token_hex(8), config=config)
@@ -163,7 +169,11 @@ class WandbWriter(Hook):
     return opened
 
   def _open(self, event: Event, identity: str) -> _Open:
-    """Begins the run at W&B with an id, or goes on with it; raises RunError."""
+    """Begins the run at W&B with an id, or goes on with it.
+
+    Raises:
+      RunError: If W&B cannot be reached or refuses the run.
+    """
     at_url = is_url(event.workdir)
     folder = tempfile.mkdtemp(prefix='icl_zoo_') if at_url else event.workdir.absolute()
     try:
@@ -177,7 +187,7 @@ class WandbWriter(Hook):
         resume='allow',
         dir=folder,
         config=json.loads(to_json(event.config)),
-        reinit='create_new',  # the points of a sweep, and a user's own run, are open
+        reinit='create_new',  # Points of a sweep and a user's own run may be open.
       )
     except self._wandb.errors.Error as error:
       raise RunError(
