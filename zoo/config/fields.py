@@ -1,9 +1,9 @@
-"""Every field of a training run, once: its default, what it may hold, what it means.
+"""Every field of a run's config, once: its default, what it may hold, what it means.
 
-This list is read by the configs (zoo/config/defaults.py), the checks of single fields
+The configs (zoo/config/defaults.py), the checks of single fields
 (zoo/config/validation.py), the comparison with a saved run (zoo/config/saved.py), the
-help of flags (launch/config_flag.py) and the page docs/fields.md. What fields require
-of one another stands in `validate` of zoo/config/validation.py.
+help of flags (launch/config_flag.py) and the page docs/fields.md read this list.
+`validate` of zoo/config/validation.py says what fields require of one another.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from zoo.core.registry import check_registered
 
 
 class Check:
-  """What a field may hold. The subclasses below are the kinds of checks."""
+  """The base class of checks, which say what a field may hold."""
 
-  type: Any = object  # as which the flag of the field is read
+  type: Any = object  # The flag of the field is read as this type.
 
   def check(self, name: str, value: object) -> None:
     """Raises UserError, which calls the field by `name`, for a value that is wrong."""
     raise NotImplementedError
 
   def words(self) -> str:
-    """What the field may hold, for the documentation."""
+    """Returns what the field may hold, in words, for the documentation."""
     raise NotImplementedError
 
 
@@ -117,7 +117,7 @@ class Truth(Check):
 
 @dataclasses.dataclass(frozen=True)
 class Own(Check):
-  """What a function of its own checks."""
+  """A value that is checked by a function of its own."""
 
   function: Callable[[str, Any], None]
   said: str
@@ -132,7 +132,7 @@ class Own(Check):
 
 @dataclasses.dataclass(frozen=True)
 class ByClass(Check):
-  """What the class of the section `model` or `task` checks when it is built."""
+  """A value that the class of the section `model` or `task` checks when it is built."""
 
   said: str
   type: Any
@@ -150,7 +150,7 @@ class Field:
 
   Attributes:
     default: The default. A field whose default is None may be set to None.
-    check: What else the field may hold.
+    check: The check of other values.
     comment: What the field means, in a sentence or two, and what None means.
     may_change: Whether a run that goes on in its folder may have another value: never,
       always, or only if it goes on for more steps than it had. A field marked `always`
@@ -165,7 +165,7 @@ class Field:
 
 LARGEST_SEED = 2**32 - 1
 _LARGEST_STEP = 2**31 - 1
-_ALMOST_ONE = 1 - 1e-6  # the largest decay of an average
+_ALMOST_ONE = 1 - 1e-6  # This is the largest decay of an average.
 
 
 def _check_folder(name: str, value: Any) -> None:
@@ -527,21 +527,25 @@ FIELDS: dict[str, Field] = {
   ),
 }
 
-# Fields of saved configs that no config has any more. A run that goes on may lack them.
+# Saved configs may have these fields, which were removed. A run that goes on may lack
+# them.
 FORMER_FIELDS = 'checkpoint.patience', 'mesh.slices'
 
 
 def is_of_class(name: str) -> bool:
-  """Whether a field is an argument of the model or the task, whose class checks it."""
+  """Returns whether a field is an argument of the model or the task.
+
+  Its class checks it.
+  """
   return name.startswith(('model.', 'task.'))
 
 
 def check_field(name: str, value: object) -> None:
-  """Checks the value of one field, whatever the others are.
+  """Checks the value of one field by itself.
 
   Args:
-    name: The field, such as 'optimizer.learning_rate'.
-    value: What a config has for it.
+    name: The name of the field, such as 'optimizer.learning_rate'.
+    value: The value of the field in a config.
 
   Raises:
     UserError: If the field may not have this value.
@@ -553,7 +557,7 @@ def check_field(name: str, value: object) -> None:
 
 
 def may_change(more_steps: bool) -> set[str]:
-  """Returns the fields in which a run that goes on may differ from what it was.
+  """Returns the fields in which a run that goes on may differ from its saved config.
 
   Args:
     more_steps: Whether it goes on for more steps than it had.

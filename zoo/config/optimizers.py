@@ -191,7 +191,7 @@ def check_optimizer(config: Config, num_steps: int) -> None:
 
 
 def averages(config: Config) -> bool:
-  """Returns whether the model is an average, and the optimizer's state is `Averaged`."""
+  """Returns whether the model is an average of weights, with the state `Averaged`."""
   return config.ema_decay is not None or OPTIMIZERS[config.name] is _schedule_free
 
 
@@ -347,7 +347,7 @@ def _decays(paths: Sequence[str], role: str, parts: list[str]) -> bool:
 
 
 def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
-  """Returns the factor of the learning rate of a weight: the product of all that match."""
+  """Returns the factor of a weight's learning rate: the product of all that match."""
   own = (factor for pattern, factor in scales.items() if _matches(paths, pattern))
   return math.prod(own, start=1.0)
 

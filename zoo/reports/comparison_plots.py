@@ -1,4 +1,4 @@
-"""Plots of models beside the baselines of their task."""
+"""Plots of models and the baselines of their task."""
 
 import itertools
 import math
@@ -21,13 +21,13 @@ from zoo.reports.style import (
   colours_of,
 )
 
-# Losses of baselines below this part of the largest are below the axis: those of a
-# perfect baseline are rounding errors.
+# A baseline whose loss is below this part of the largest loss is below the axis: the
+# loss of a perfect baseline is a rounding error.
 LEAST = 1e-5
 _ABOVE = 'mean above the scale, or infinite'
 _BELOW = 'below the axis'
-_NUM_OTHERS = 2  # baselines beside `bayes`, where few are wanted
-_ALIKE = 1e-3  # of their losses, by which baselines differ that look the same
+_NUM_OTHERS = 2  # Where few baselines are wanted, these are so many beside `bayes`.
+_ALIKE = 1e-3  # Baselines whose losses differ by less than this share look the same.
 
 
 def plot_by_examples(
@@ -39,18 +39,29 @@ def plot_by_examples(
   *,
   ax: Ax = None,
 ) -> list[Axes]:
-  """The loss of models, by their labels, after each number of examples.
+  """Draws the loss of models and baselines after each number of examples.
 
-  Several comparisons of one label are of seeds: their mean is drawn with its 95 %
-  interval, Student's t. Bands of a single one, and of baselines, are such intervals
-  over prompts. `loss` says which it is. The baselines are those of the first
-  comparison, all of them or those named, and `of` is what their labels say. A mean that
-  is infinite, or above all others and known to no better than a third, is an arrow at
-  the upper edge; one at the lower edge is a loss below the axis, which ends at those of
-  the models.
-  The title ends with the `note`. `ax` has axes to draw in, by default a new figure's.
-  Returns the axes of the loss and, for classes, those of the accuracy. Raises UserError
-  for an unknown baseline, and for another number of axes.
+  A curve of several seeds is their mean with its 95 % interval by Student's t. The band
+  of a single seed, and of a baseline, is a 95 % interval over prompts. A mean that is
+  infinite, or off the scale with a standard error above a third of the value, is an
+  arrow at the upper edge. A loss below the axis is an arrow at the lower edge; the axis
+  ends at the losses of the models.
+
+  Args:
+    comparisons: The comparisons of each model by its label, one for each seed.
+    loss: The name of the loss, for the axis.
+    of: Words that follow the name of each baseline.
+    baselines: The names of the baselines to draw, of the first comparison; None draws
+      all of them.
+    note: The end of the title.
+    ax: Axes to draw in, as many as are returned. By default the function makes a
+      figure.
+
+  Returns:
+    The axes of the loss and, for classes, those of the accuracy.
+
+  Raises:
+    UserError: If a baseline is unknown, or if `ax` has another number of axes.
   """
   models = {
     label: [comparison[MODEL] for comparison in seeds]
@@ -92,7 +103,7 @@ def plot_by_examples(
 
 
 def few_baselines(comparison: Comparison) -> list[str]:
-  """`bayes`, and the two best of the baselines that differ from it and each other."""
+  """Returns `bayes`, and the two best of the other baselines that look different."""
   others = {name: measured for name, measured in comparison.items() if name != MODEL}
 
   def last(name: str) -> float:
@@ -112,7 +123,7 @@ def few_baselines(comparison: Comparison) -> list[str]:
 
 
 def _alike(curve: Measured, other: Measured, least: float) -> bool:
-  """Whether two curves cannot be told apart."""
+  """Returns whether two curves cannot be told apart."""
   if curve['num_examples'] != other['num_examples']:
     return False
   means = [np.array(measured['mean'], np.float64) for measured in (curve, other)]
@@ -120,7 +131,7 @@ def _alike(curve: Measured, other: Measured, least: float) -> bool:
 
 
 def _title(comparisons: Sequence[Sequence[Comparison]], with_baselines: bool) -> str:
-  """What the bands are, if some are over seeds and others over prompts."""
+  """Returns what the bands are, if some are over seeds and others over prompts."""
   numbers = sorted({len(seeds) for seeds in comparisons})
   if numbers[-1] == 1:
     return ''
@@ -130,11 +141,12 @@ def _title(comparisons: Sequence[Sequence[Comparison]], with_baselines: bool) ->
   return text + f'\nbands {" and ".join(rest)}: over prompts' * bool(rest)
 
 
-_Look = tuple[str, str, str, Sequence[Measured]]  # label, kind, colour, and the seeds
+# A look has the label, the kind, the colour, and what was measured for each seed.
+_Look = tuple[str, str, str, Sequence[Measured]]
 
 
 def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
-  """The means of the losses, and an arrow for each that is above the scale."""
+  """Yields the means of the losses, and an arrow for each that is above the scale."""
   certain = []
   for *_, seeds in looks:
     for seed in seeds:
@@ -147,7 +159,7 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
     for mean in np.mean([_numbers(seed, 'mean') for seed in seeds], axis=0)
     if kind == 'curve' and mean > ROUNDING * top
   ]
-  least = min([LEAST * top, *of_models]) or 1.0  # if all are 0
+  least = min([LEAST * top, *of_models]) or 1.0  # All losses may be 0.
   arrows: list[Series] = []
   below: list[Series] = []
   for label, kind, colour, seeds in looks:
@@ -165,11 +177,11 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
     if is_below.any():
       at = np.where(is_below, mean.mean(axis=0), np.nan)
       below.append(series(_BELOW, 'below', colour, count, at))
-  yield from [*arrows, *below]  # which come last in the legend
+  yield from [*arrows, *below]  # Arrows come last in the legend.
 
 
 def _numbers(curve: Measured, name: str) -> np.ndarray:
-  """A field of a curve; NaN where it is unknown."""
+  """Returns a field of a curve; NaN where it is unknown."""
   return np.array(curve[name], np.float64)
 
 
@@ -181,9 +193,9 @@ def _curve(
   seeds: Sequence[Any],
   error: np.ndarray | None,
 ) -> Series:
-  """The mean of the curves of seeds, with a band of their interval.
+  """Returns the mean of the curves of seeds, with a band of their interval.
 
-  That of a single one is `error`, half of its 95 % interval, if it is known.
+  A single curve has the band `error`, half of its 95 % interval, if it is known.
   """
   values = np.array(seeds, np.float64)
   mean = values.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Matrices in colours."""
+"""Heat maps: matrices in colours."""
 
 from __future__ import annotations
 
@@ -30,18 +30,25 @@ from zoo.reports.style import (
   label_log_axes,
 )
 
-_LETTER = 0.08  # inches, a letter of the name of a column
-_TURNED = 0.2  # inches, from one name to the next, if they are turned by 45 degrees
-_CLEAR = 0.1  # of the largest entry, from which a negative one has a mark
+_LETTER = 0.08  # A letter of the name of a column has so many inches.
+_TURNED = 0.2  # Names that are turned by 45 degrees are so many inches apart.
+_CLEAR = 0.1  # A negative entry beyond this share of the largest has a mark.
 
 
 @dataclasses.dataclass(frozen=True)
 class HeatMap:
   """A matrix, the colours of its entries, and the words around it.
 
-  `scale` maps entries to colours; maps of one scale share a colour bar, whose label is
-  `scale_name`. `rows` and `columns` have the names of some of them, by number, and
-  `texts` is what stands in each entry. NaN entries stay white, with texts in grey.
+  Attributes:
+    values: The matrix `[r, c]`. NaN entries stay white, with texts in grey.
+    scale: Maps entries to colours. Maps with the same scale share a colour bar.
+    scale_name: The label of the colour bar.
+    title: The title above the map.
+    x_axis: The label of the columns.
+    y_axis: The label of the rows.
+    rows: The names of some rows, by number.
+    columns: The names of some columns, by number.
+    texts: The text in each entry, by row and column; empty for no texts.
   """
 
   values: Float[np.ndarray, 'r c']
@@ -131,7 +138,7 @@ def plot_heat_maps(
 def _beyond(
   scale: Normalize, values: np.ndarray
 ) -> Literal['neither', 'min', 'max', 'both']:
-  """The ends of a colour bar that have an arrow, since some values are beyond them."""
+  """Returns the ends of a colour bar that have an arrow, since values are beyond."""
   is_below = scale.vmin is not None and bool((values < scale.vmin).any())
   is_above = scale.vmax is not None and bool((values > scale.vmax).any())
   if is_below and is_above:
@@ -140,7 +147,7 @@ def _beyond(
 
 
 def _to_csv(maps: Sequence[HeatMap]) -> str:
-  """All entries, one in a line, with the number and the title of their heat map."""
+  """Returns all entries, one in a line, with the number and title of their heat map."""
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow(['map', 'title', 'row', 'column', 'row_name', 'column_name', 'value'])
@@ -180,10 +187,10 @@ def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
 
 
 def _look_of_names(axes: Axes, names: Mapping[int, str]) -> dict[str, Any]:
-  """How the names of columns stand so that none is over another: level, or turned."""
+  """Returns a look for the names of columns, in which none hides another."""
   figure = axes.get_figure(root=True)
   assert figure is not None
-  # Before the axes are laid out, which changes them little.
+  # The axes are not laid out yet, which changes their width little.
   inches = axes.get_position().width * figure.get_figwidth()
   if sum(2 + len(name.replace('$', '')) for name in names.values()) * _LETTER < inches:
     return {}
@@ -193,7 +200,7 @@ def _look_of_names(axes: Axes, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _mark_negative(axes: Axes, image: AxesImage) -> None:
-  """A minus in each entry that is clearly negative, for readers without colours."""
+  """Marks each entry that is clearly negative by a minus, for colour-blind readers."""
   values = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
   least = _CLEAR * float(np.nanmax(np.abs(values), initial=0.0))
   for row, column in np.argwhere(values < -least):

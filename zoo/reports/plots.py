@@ -1,4 +1,4 @@
-"""Figures as data: written to CSV, read back, and rendered."""
+"""Figures as data: they are written to CSV, read back, and rendered."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from zoo.reports.style import (
   sparse_markers,
 )
 
-_ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
+_ARROW_ROW = 8.0  # Rows of arrows above a panel are so many points apart.
 # On a log axis an interval sets the limits of the axis down to this share of its mean.
-# A part below the axis ends in an arrow, or, of a band, at the frame.
+# A bar that goes on below the axis ends in an arrow, and a band at the frame.
 _SHOWN_BELOW = 0.1
-BELOW = 'the interval goes on below'  # the id of such an arrow
+BELOW = 'the interval goes on below'  # This is the id of such an arrow.
 
 _COLUMNS = (
   'panel',
@@ -60,19 +60,27 @@ _COLUMNS = (
 )
 
 
-_Values = ArrayLike | Sequence  # nested lists are accepted too
-_Point = tuple[float, ...]  # x, y, low, high
+_Values = ArrayLike | Sequence  # Nested lists are accepted, too.
+_Point = tuple[float, ...]  # These are x, y, low and high.
 _Texts = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-  """Points that belong together; `low` and `high` bound each y, and may equal it.
+  """Points that belong together, and how they are drawn.
 
-  `kind` is their style: dots with bars, the same joined by a line, a curve with a band
-  and solid or with dashes, a line, dashes, a vertical mark at the first x, arrows above
-  the panel for what is off its scale, whose y is the number of the row, or arrows at
-  the lower edge of the axes for what is below it.
+  Attributes:
+    name: The name in the legend.
+    kind: How the points are drawn. `dots` are dots with bars, and `bars` the same
+      joined by a line; `curve` and `dashed curve` have a band; `line` and `dashed` are
+      lines without one; `mark` is a vertical line at the first x. `above` are arrows
+      above the panel for points off its scale, whose y is the number of the row.
+      `below` are arrows at the lower edge for points below it.
+    colour: The colour.
+    x: The places on the horizontal axis.
+    y: The values.
+    low: The lower bound of each y, which may equal it.
+    high: The upper bound of each y, which may equal it.
   """
 
   name: str
@@ -86,7 +94,17 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """One pair of axes; `key` is its letter; `x_names`, if any, label x = 0, 1, …"""
+  """One pair of axes.
+
+  Attributes:
+    key: The letter or the title above the panel.
+    x_axis: The label of the horizontal axis.
+    y_axis: The label of the vertical axis.
+    series: The series, in the order of the legend.
+    x_scale: 'linear' or 'log'.
+    y_scale: 'linear' or 'log'.
+    x_names: Names of x = 0, 1, …; empty for numbers.
+  """
 
   key: str
   x_axis: str
@@ -99,13 +117,22 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-  """A figure: panels under one name."""
+  """A figure: panels under one name.
+
+  Attributes:
+    name: The name, which is part of the names of its files.
+    panels: The panels, in order.
+  """
 
   name: str
   panels: tuple[Panel, ...]
 
   def series(self, panel: str, name: str) -> Series:
-    """The series of that name; raises KeyError if there is none."""
+    """Returns the series of a name in a panel.
+
+    Raises:
+      KeyError: If there is none.
+    """
     for candidate in self.panels:
       for series in candidate.series:
         if (candidate.key, series.name) == (panel, name):
@@ -113,27 +140,35 @@ class Plot:
     raise KeyError(f'figure {self.name} has no series {name!r} in panel {panel!r}')
 
   def at(self, panel: str, name: str, x: int | float) -> float:
-    """The value of a series at one of its points."""
+    """Returns the value of a series at one of its points."""
     series = self.series(panel, name)
     return series.y[series.x.index(x)]
 
   def end(self, panel: str, name: str) -> float:
-    """The last value of a series."""
+    """Returns the last value of a series."""
     return self.series(panel, name).y[-1]
 
   def slope(self, panel: str, name: str) -> float:
-    """The slope of the least-squares line through a series."""
+    """Returns the slope of the least-squares line through a series."""
     series = self.series(panel, name)
     return float(np.polyfit(series.x, series.y, 1)[0])
 
   def correlation(self, panel: str, name: str) -> float:
-    """The correlation of x and y, which measures how straight a series is."""
+    """Returns the correlation of x and y, which measures how straight a series is."""
     series = self.series(panel, name)
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
 
 def series(name: str, kind: str, colour: str, x: _Values, y: _Values) -> Series:
-  """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
+  """Returns a series of numbers, or of the median and range of repeats.
+
+  Args:
+    name: The name in the legend.
+    kind: How the points are drawn (see `Series`).
+    colour: The colour.
+    x: The places on the horizontal axis `[x]`.
+    y: The values `[x]`, or repeats of them `[repeat, x]`.
+  """
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
   summary = np.median(repeats, axis=0), repeats.min(axis=0), repeats.max(axis=0)
@@ -142,7 +177,7 @@ def series(name: str, kind: str, colour: str, x: _Values, y: _Values) -> Series:
 
 
 def level(name: str, value: float, x: _Values, colour: str = BLACK) -> Series:
-  """A dashed line at a height, over points x."""
+  """Returns a dashed line at a height, over points x."""
   return series(name, 'dashed', colour, x, np.full(np.shape(x), value))
 
 
@@ -155,7 +190,7 @@ def write_plot(plot: Plot, folder: pathlib.Path) -> None:
 
 
 def to_csv(plot: Plot) -> str:
-  """All plotted numbers, one point per line."""
+  """Returns all plotted numbers as CSV, one point in a line."""
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow(_COLUMNS)
@@ -164,7 +199,7 @@ def to_csv(plot: Plot) -> str:
     axes = panel.key, panel.x_axis, panel.x_scale, names, panel.y_axis, panel.y_scale
     for shown in panel.series:
       for point in zip(shown.x, shown.y, shown.low, shown.high, strict=True):
-        # repr has all digits, so that reading restores the plotted numbers.
+        # repr has all digits, so that reading restores the same numbers.
         writer.writerow(
           [
             *axes,
@@ -178,7 +213,11 @@ def to_csv(plot: Plot) -> str:
 
 
 def from_csv(name: str, text: str) -> Plot:
-  """The figure that `to_csv` wrote, bit for bit; raises UserError for another text."""
+  """Returns the figure that `to_csv` wrote, bit for bit.
+
+  Raises:
+    UserError: If the text is not from `to_csv`.
+  """
   panels: dict[_Texts, dict[_Texts, list[_Point]]] = {}
   try:
     lines = [*csv.reader(io.StringIO(text, newline=''))]
@@ -205,9 +244,9 @@ def _panel(axes: _Texts, looks: dict[_Texts, list[_Point]]) -> Panel:
 
 @in_style()
 def render_figure(panels: Sequence[Panel], *, is_part: bool = False) -> Figure:
-  """The panels, at most two in a row, each with its legend below it.
+  """Draws panels, at most two in a row, each with its legend below it.
 
-  Their keys are above them; a panel alone has none, unless it is part of a figure.
+  Their keys are above them. A single panel has none, unless it is part of a figure.
   """
   columns = columns_in(min(len(panels), 2))
   rows = -(-len(panels) // columns)
@@ -228,7 +267,7 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
   """Draws one panel, titled by its key, with its legend.
 
   Args:
-    panel: What is drawn.
+    panel: The panel.
     ax: The axes to draw in. By default the function makes a figure, which is saved by
       `plot_panel(panel).figure.savefig(file)`.
 
@@ -259,7 +298,7 @@ def plot_panels(
   is shown once.
 
   Args:
-    panels: What is drawn.
+    panels: The panels.
     columns: The number of panels in a row of a new figure.
     height: The height of a row of a new figure, in inches.
     sharey: Whether all panels of a new figure have the same y axis.
@@ -270,7 +309,7 @@ def plot_panels(
     The axes of the panels.
 
   Raises:
-    UserError: If `ax` has not as many axes as there are panels.
+    UserError: If `ax` has another number of axes than there are panels.
   """
   looks = _looks([shown for panel in panels for shown in panel.series])
   given = given_axes(ax, len(panels))
@@ -296,7 +335,7 @@ def plot_panels(
     _render_titled(axes, panel, looks)
     _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
   for number, axes in enumerate(drawn):
-    label_log_axes(axes)  # when all that share an axis are drawn
+    label_log_axes(axes)  # All panels that share an axis are drawn by now.
     if number % columns and sharey:
       axes.set_ylabel('')
   several = len(panels) > 1
@@ -319,7 +358,8 @@ def _render_titled(axes: Axes, panel: Panel, looks: _Looks) -> None:
   axes.set_title(panel.key, parse_math=False, pad=6 + _ARROW_ROW * rows)
 
 
-_Looks = Mapping[tuple[str, str], Mapping[str, Any]]  # by name and kind of a series
+# The keys are the name and the kind of a series.
+_Looks = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
@@ -340,8 +380,8 @@ def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
 def _show_ends_below(axes: Axes, shown: Sequence[Series]) -> None:
   """Shows on a log axis which intervals go further down than the axis does.
 
-  An interval may reach 0 or less, for which a log axis has no place, or so near to 0
-  that the means would not be seen. Bars then have an arrow at the edge.
+  An interval may reach 0 or less, which has no place on a log axis, or so near to 0
+  that the axis would hide the means. Bars then have an arrow at the edge.
   """
   ends = [
     (x, y, low, drawn)
@@ -378,7 +418,7 @@ def _show_ends_below(axes: Axes, shown: Sequence[Series]) -> None:
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
-  """Names x = 0, 1, …, so that they fit side by side; returns the number of lines."""
+  """Names x = 0, 1, …, side by side; returns the number of lines of the names."""
   if not names:
     return 1
   letters = max(int((width - 0.8) / len(names) / 0.09), 1)
@@ -388,10 +428,10 @@ def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
 
 
 def _looks(shown: Sequence[Series]) -> _Looks:
-  """The marker or dashes that tell each series from others without its colour."""
+  """Returns the marker or dashes that tell each series from others without colours."""
   distinct = {(drawn.name, drawn.kind): drawn for drawn in shown}
   dashes, curve_dashes = itertools.cycle(DASHES), itertools.cycle(DASHES)
-  of_colours: Counter[str] = Counter()  # of lines with markers
+  of_colours: Counter[str] = Counter()  # It counts lines with markers by colour.
   solid = 'curve', 'dashed curve', 'line'
   alone = sum(drawn.kind in solid for drawn in distinct.values()) == 1
   looks: dict[tuple[str, str], dict[str, Any]] = {}
@@ -399,7 +439,7 @@ def _looks(shown: Sequence[Series]) -> _Looks:
     look: dict[str, Any]
     match drawn.kind:
       case 'dots':
-        # Hollow, so that markers behind others are visible.
+        # Markers are hollow, so that those behind others are visible.
         look = {'marker': MARKERS.get(drawn.colour, 'o'), 'markerfacecolor': 'none'}
         look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
       case 'dashed':
@@ -447,12 +487,12 @@ def _render_series(axes: Axes, shown: Series, look: Mapping[str, Any]) -> None:
 
 
 def _render_arrows(axes: Axes, shown: Series, look: Mapping[str, Any]) -> None:
-  """Arrows above the upper edge of a panel, in the row of their first y."""
+  """Draws arrows above the upper edge of a panel, in the row of their first y."""
   figure = axes.get_figure(root=True)
   assert figure is not None
   height = (shown.y[0] + 0.6) * _ARROW_ROW / 72
   up = ScaledTranslation(0, height, figure.dpi_scale_trans)
-  top = axes.get_xaxis_transform() + up  # whose y is 1 at the upper edge
+  top = axes.get_xaxis_transform() + up  # Its y is 1 at the upper edge.
   look = {**look, 'transform': top, 'clip_on': False}
   tops = np.ones(len(shown.x))
   axes.plot(shown.x, tops, color=shown.colour, label=shown.name, **look)
@@ -460,7 +500,7 @@ def _render_arrows(axes: Axes, shown: Series, look: Mapping[str, Any]) -> None:
 
 
 def _render_below(axes: Axes, shown: Series, place: float) -> None:
-  """Arrows at the lower edge, beside those of other series at the same x."""
+  """Draws arrows at the lower edge, beside those of other series at the same x."""
   figure = axes.get_figure(root=True)
   assert figure is not None
   beside = ScaledTranslation(0.1 * place, 0, figure.dpi_scale_trans)

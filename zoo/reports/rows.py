@@ -1,4 +1,4 @@
-"""Points with their intervals, in rows that have names."""
+"""Plots of points with their intervals, in rows that have names."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ from zoo.reports.style import (
   legend_within,
 )
 
-_APART = 0.16  # rows, between the points of one row
+_APART = 0.16  # The points of one row are apart by this share of a row.
 # On a log axis an interval sets the limits of the axis down to this share of its mean.
 _SHOWN_BELOW = 0.1
 
 
 class RowPoint(NamedTuple):
-  """A value in a row; points of one label look alike."""
+  """A value in a row; points of one label look alike.
+
+  Attributes:
+    row: The name of the row.
+    label: The label of the point, which stands in the legend.
+    value: The value.
+    half: Half of its interval. No bar is drawn unless it is finite.
+  """
 
   row: str
   label: str
   value: float
-  half: float = math.nan  # of its interval; no bar is drawn unless it is finite
+  half: float = math.nan
 
 
 @house_style
@@ -51,15 +58,16 @@ def plot_rows(
 ) -> list[Axes]:
   """Draws points in panels, which share their rows, from the top down.
 
-  Rows stand in the order in which they first occur, and the points of a row in that of
-  `colours`. What has no place on the axis, 0 on a log axis or an infinite value, is an
-  arrow at its edge, as is the end of an interval beyond the edge; NaN is not drawn.
+  Rows stand in the order in which they first occur, and the points of a row in the
+  order of `colours`. A value that has no place on the axis (0 on a log axis, or an
+  infinite value) is an arrow at the edge, and so is the end of an interval beyond the
+  edge. NaN is not drawn.
 
   Args:
     panels: The points of each panel, by its title.
     x_axis: The label of the horizontal axis.
     colours: The colour of each label of points.
-    level: Where a vertical line stands. None: nowhere.
+    level: The place of a vertical line; None for no line.
     x_scale: 'linear' or 'log'.
     ax: Axes to draw in, one for each panel; each then has its rows and a legend of its
       own. By default the function makes a figure.
@@ -68,7 +76,7 @@ def plot_rows(
     The axes of the panels.
 
   Raises:
-    UserError: If `ax` has not as many axes as there are panels.
+    UserError: If `ax` has another number of axes than there are panels.
   """
   every = list(itertools.chain(*panels.values()))
   rows = list(dict.fromkeys(point.row for point in every))
@@ -114,7 +122,7 @@ def plot_rows(
     label_log_axes(axes)
   for axes in drawn[:1] if given is None else drawn:
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
-    axes.set_ylim(len(rows) - 0.4, -0.6)  # the first row is not on the frame
+    axes.set_ylim(len(rows) - 0.4, -0.6)  # The first row is then off the frame.
   if given is None:
     drawing_of(drawn).supxlabel(x_axis)
     legend_above(drawing_of(drawn))
@@ -137,7 +145,7 @@ def _to_csv(panels: Mapping[str, Sequence[RowPoint]]) -> str:
 
 
 def _limit(axes: Axes, points: Sequence[RowPoint]) -> None:
-  """Sets the limits of a log axis, so that no interval near to 0 hides the values."""
+  """Sets the limits of a log axis, so that no interval near 0 hides the values."""
   known = [point for point in points if 0 < point.value < math.inf]
   ends = [0.0 if math.isnan(point.half) else point.half for point in known]
   if all(
@@ -155,7 +163,7 @@ def _limit(axes: Axes, points: Sequence[RowPoint]) -> None:
 
 
 def _mark_ends(axes: Axes, heights: Sequence[float], colour: str) -> None:
-  """Arrows at the left edge for intervals, at heights, that go on beyond it."""
+  """Draws arrows at the left edge for intervals, at heights, that go on beyond it."""
   if heights:
     axes.plot(
       [0.008] * len(heights),
@@ -169,7 +177,7 @@ def _mark_ends(axes: Axes, heights: Sequence[float], colour: str) -> None:
 
 
 def _mark_beyond(axes: Axes, at: Sequence[tuple[float, float]], colour: str) -> None:
-  """Arrows at the edges for values, at heights, that have no place on the axis."""
+  """Draws arrows at the edges for values, at heights, that are not on the axis."""
   least = 0.0 if axes.get_xscale() == 'log' else -math.inf
   is_least = '0, up to rounding' if axes.get_xscale() == 'log' else 'minus infinity'
   for name, marker, edge, heights in (
@@ -186,5 +194,5 @@ def _mark_beyond(axes: Axes, at: Sequence[tuple[float, float]], colour: str) -> 
         color=colour,
         transform=axes.get_yaxis_transform(),
       )
-      # Of all labels, so in no one's colour.
+      # The arrow stands for all labels, so that it has the colour of none.
       axes.plot([], [], ' ', marker=marker, markersize=9, color=BLACK, label=name)

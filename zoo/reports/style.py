@@ -1,7 +1,7 @@
 """The house style of all figures: sizes, letters, colours, legends and files.
 
-The README shows a picture of `WIDTH` inches 830 pixels wide, and letters of `SMALL`
-points, the smallest, in 10 pixels.
+The README shows a picture of `WIDTH` inches with 830 pixels, and the smallest letters,
+which have `SMALL` points, with 10 pixels.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from matplotlib.transforms import ScaledTranslation
 from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
-WIDTH = 8.0  # inches
-SMALL = 7.0  # points
-COLUMN, PAGE = 3.3, 6.75  # inches, the widths of a column and of a page of a paper
+WIDTH = 8.0  # A figure has so many inches.
+SMALL = 7.0  # The smallest letters have so many points.
+COLUMN, PAGE = 3.3, 6.75  # A column and a page of a paper have so many inches.
 # A legend is measured in points of its letters: the width of a wide letter and the
 # height of a row. A figure allows for the usual number of rows.
 _LETTER, _ROW, _USUAL_ROWS = 0.72, 1.44, 3
-# Parts of a power of ten at which a log axis has ticks, the most first.
+# A log axis has ticks at these parts of a power of ten; the longest tuple comes first.
 _PARTS = (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)
-_TICK = 3.5  # the width of a number at a tick, with its distance, in its letters
-_NARROW = 5.0  # inches: a figure that is narrower has smaller letters
-_NARROW_HEIGHT = 0.75  # of such a figure, as a share of its usual height
-_LEAST_PANEL = 2.4  # inches, the least width of a panel in a figure of a chosen width
+_TICK = 3.5  # A number at a tick, with its distance, takes so many letters.
+_NARROW = 5.0  # A figure that is narrower, in inches, has smaller letters.
+_NARROW_HEIGHT = 0.75  # Such a figure has this share of its usual height.
+_LEAST_PANEL = 2.4  # A panel in a figure of a chosen width has so many inches or more.
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish.
+# These are Okabe and Ito's colours, which colour-blind readers can distinguish. Yellow
+# is missing, which is hard to see on white.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
-# The rest of them, but for yellow, which is hard to see on white.
 PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
-GREY = '#777777'  # of references
-PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
+GREY = '#777777'  # References have this colour.
+PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # Series take them in this order.
 MARKERS: dict[str, str] = dict(zip((*PALETTE, BLACK, GREY), 'os^DvPXp', strict=True))
 # Baselines have colours and markers of their own, the same in all pictures; the colours
 # are Paul Tol's muted and dark ones, which colour-blind readers can distinguish.
@@ -77,15 +77,15 @@ BASELINES: dict[str, str] = {
 }
 _OF_BASELINES = *'<>h*d8H1234+x|_.', '$m$', '$b$'
 MARKERS |= dict(zip([*BASELINES.values()][2:], _OF_BASELINES, strict=True))
-# Of further series, which have the colour of an earlier one.
+# Further series, which have the colour of an earlier one, have these markers.
 MORE_MARKERS = '<', '>', 'h', '*', 'd', '8', 'H', 'X', 'p'
 DASHES = '--', ':', '-.', (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2))
-# Both can be told apart by the colour-blind: blue to yellow, in equal steps; and orange
-# to purple, with white at 0.
+# Colour-blind readers can read both: blue to yellow, in equal steps, and orange to
+# purple, with white at 0.
 AMOUNTS, SIGNED = 'cividis', 'PuOr'
 
 _STYLE = {
-  'font.family': ['DejaVu Sans'],  # comes with matplotlib
+  'font.family': ['DejaVu Sans'],  # It comes with matplotlib.
   'font.size': 10,
   'axes.titlesize': 10,
   'figure.titlesize': 10,
@@ -104,17 +104,17 @@ _STYLE = {
   'savefig.facecolor': 'white',
   'savefig.transparent': False,
   'savefig.dpi': 150,
-  # TrueType: conferences refuse the Type 3 fonts that matplotlib writes by default.
+  # This is TrueType. Conferences refuse Type 3 fonts, the default of matplotlib.
   'pdf.fonttype': 42,
   'ps.fonttype': 42,
-  'svg.fonttype': 'path',  # readers need not have the font
-  'svg.hashsalt': 'icl zoo',  # so that ids are the same in each run
+  'svg.fonttype': 'path',  # Readers need not have the font.
+  'svg.hashsalt': 'icl zoo',  # Ids are then the same in each run.
 }
 _NO_DATE = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
 
 
 def colours_of(baselines: Iterable[str]) -> dict[str, str]:
-  """The colours of baselines by name; unknown ones have those that others do not."""
+  """Returns the colours of baselines by name; unknown ones get free colours."""
   names = [*baselines]
   known = {name: BASELINES[name] for name in names if name in BASELINES}
   free = [colour for colour in BASELINES.values() if colour not in known.values()]
@@ -132,7 +132,7 @@ _NARROW_STYLE = {
   'ytick.labelsize': SMALL,
   'legend.fontsize': SMALL,
 }
-# Where a legend can stand: outside of the panels, or inside of the first of them.
+# A legend can stand outside of the panels, or inside of the first of them.
 _OUTSIDE: dict[str, Any] = {
   'above': 'outside upper center',
   'below': 'outside lower center',
@@ -148,9 +148,9 @@ class Wishes(NamedTuple):
 
   Attributes:
     size: `column` or `page`, which are widths of a paper (3.3 and 6.75 inches), or the
-      width and the height in inches. None stands for the size of the picture.
-    legend: One of `LEGENDS`. None stands for the place that the picture gives it.
-    style: Settings of matplotlib that come after those of the house style.
+      width and the height in inches. None means the size of the picture.
+    legend: One of `LEGENDS`. None means the place that the picture gives it.
+    style: Settings of matplotlib that are applied after those of the house style.
   """
 
   size: str | tuple[float, float] | None = None
@@ -164,7 +164,7 @@ _wishes: contextvars.ContextVar[Wishes] = contextvars.ContextVar('wishes')
 
 @contextlib.contextmanager
 def drawn_with(wishes: Wishes) -> Iterator[None]:
-  """Gives the figures that the block makes a size, a place of the legend and a style.
+  """Gives the figures of a block a size, a place of the legend and a style.
 
   Args:
     wishes: What is wanted of these figures.
@@ -235,11 +235,12 @@ def _width(wishes: Wishes, usual: float) -> float:
 class Figure(matplotlib.figure.Figure):
   """A figure of a height and a width in inches, drawn and saved in the house style.
 
-  The size and the style are those of `drawn_with`, where it says them. An SVG is the
-  same in each run.
+  Inside a block of `drawn_with` the size and the style are those of its `Wishes`. An
+  SVG is the same in each run.
 
   Attributes:
-    numbers: What the figure shows, as CSV; empty if it was not drawn by this package.
+    numbers: The numbers that the figure shows, as CSV; empty if the figure was not
+      drawn by this package.
   """
 
   def __init__(self, height: float, width: float = WIDTH):
@@ -264,7 +265,7 @@ class Figure(matplotlib.figure.Figure):
 
   def draw(self, renderer: Any) -> None:
     """Draws the figure with a renderer of matplotlib."""
-    with in_style(self._wishes):  # ticks are made as late as this
+    with in_style(self._wishes):  # Matplotlib makes ticks as late as this.
       super().draw(renderer)
 
   def savefig(self, fname: Any, **options: Any) -> None:
@@ -281,7 +282,7 @@ class Figure(matplotlib.figure.Figure):
       super().savefig(fname, **options)
 
 
-Ax = Axes | Sequence[Axes] | np.ndarray | None  # where a picture is drawn
+Ax = Axes | Sequence[Axes] | np.ndarray | None  # A picture is drawn in these axes.
 
 
 def given_axes(ax: Ax, number: int) -> list[Axes] | None:
@@ -292,7 +293,7 @@ def given_axes(ax: Ax, number: int) -> list[Axes] | None:
     number: The number of panels.
 
   Returns:
-    The axes; None if there are none, so that a new figure is to be made.
+    The axes. None if the caller gives none, so that a new figure is made.
 
   Raises:
     UserError: If `ax` has another number of axes.
@@ -317,7 +318,7 @@ def drawing_of(axes: Axes | Sequence[Axes]) -> Figure:
 
 
 def columns_in(columns: int) -> int:
-  """Returns how many of so many columns of panels fit into a width that was chosen."""
+  """Returns how many of these columns of panels fit into a width that was chosen."""
   wishes = _wishes.get(_NONE)
   if wishes.size is None:
     return columns
@@ -325,10 +326,12 @@ def columns_in(columns: int) -> int:
 
 
 def legend_above(figure: Figure, handles: Mapping[str, Any] | None = None) -> None:
-  """One legend of all axes, above them, where it hides no data.
+  """Draws one legend of all axes, above them, where it hides no data.
 
-  It is elsewhere if the caller has chosen another place. `handles` are its entries by
-  their labels, in place of those of the axes.
+  Args:
+    figure: The figure. If the caller has chosen another place for its legend, the
+      legend stands there.
+    handles: The entries by their labels; None means those of the axes.
   """
   place = figure.legend_place or 'above'
   if place == 'none':
@@ -356,16 +359,21 @@ def legend_above(figure: Figure, handles: Mapping[str, Any] | None = None) -> No
 
 
 def legend_within(axes: Axes) -> None:
-  """The legend of axes of the caller's own, where matplotlib finds place for it."""
+  """Draws the legend of a caller's own axes, where matplotlib finds place for it."""
   lines, labels = axes.get_legend_handles_labels()
   if lines:
     _as_plain_text(axes.legend(lines, labels))
 
 
 def legend_below(axes: Axes, width: float, tick_lines: int = 1) -> None:
-  """The legend of an axes of a width in inches, below tick labels of some lines.
+  """Draws the legend of an axes below its tick labels.
 
-  It is elsewhere in the axes, or missing, if the caller has chosen that.
+  If the caller has chosen another place, the legend stands there, or is missing.
+
+  Args:
+    axes: The axes.
+    width: The width of the axes, in inches.
+    tick_lines: The number of lines of the tick labels.
   """
   figure = drawing_of(axes)
   if figure.legend_place == 'none':
@@ -373,7 +381,7 @@ def legend_below(axes: Axes, width: float, tick_lines: int = 1) -> None:
   if figure.legend_place in _INSIDE:
     _as_plain_text(axes.legend(loc=figure.legend_place))
     return
-  # In inches, so that it is clear of the labels however high the axes is.
+  # The distance is in inches, so that it does not depend on the height of the axes.
   below = ScaledTranslation(0, -0.35 - 0.15 * tick_lines, figure.dpi_scale_trans)
   lines, labels = axes.get_legend_handles_labels()
   labels = [_wrapped(label, width - 0.5) for label in labels]
@@ -393,10 +401,15 @@ def legend_below(axes: Axes, width: float, tick_lines: int = 1) -> None:
 def sparse_markers(
   colour: str, position: int, count: int, repeat: int = 0
 ) -> dict[str, Any]:
-  """Markers at some points of a line of `count`, for readers who do not see its colour.
+  """Returns markers for some points of a line, for readers who do not see its colour.
 
-  Lines at other positions in the legend have their markers at other points. The
-  `repeat`-th line that reuses a colour has another marker.
+  Args:
+    colour: The colour of the line.
+    position: The position of the line in the legend. Lines at other positions have
+      their markers at other points.
+    count: The number of points of the line.
+    repeat: How many earlier lines have the same colour. The line then has another
+      marker.
   """
   step = math.ceil(count / 8)
   start = position * max(step // 4, 1) % step
@@ -408,7 +421,7 @@ def sparse_markers(
 
 
 def label_log_axes(axes: Axes) -> None:
-  """Plain numbers at enough ticks, where log axes have powers of ten by default."""
+  """Labels log axes with plain numbers at enough ticks, in place of powers of ten."""
   for axis in (axes.xaxis, axes.yaxis):
     if axis.get_scale() != 'log':
       continue
@@ -418,7 +431,7 @@ def label_log_axes(axes: Axes) -> None:
     if high < 3 * low:
       axis.set_major_locator(MaxNLocator(5))
     elif high < 300 * low:
-      # The first that fit: those of an x axis stand side by side.
+      # The first ticks that fit are taken. Those of an x axis stand side by side.
       room = _room(axes) if axis is axes.xaxis else math.inf
       for parts in _PARTS if high < 20 * low else _PARTS[1:]:
         locator = LogLocator(subs=parts, numticks=30)
@@ -431,7 +444,7 @@ def label_log_axes(axes: Axes) -> None:
 
 
 def _in_words(number: float) -> str:
-  """A number at a tick: 0.001, 20000 or, beyond these, a power of ten."""
+  """Returns a number at a tick: 0.001, 20000 or, beyond these, a power of ten."""
   if number <= 0 or 1e-4 <= number < 1e5:
     return f'{number:g}'
   part, _, power = f'{number:.3e}'.partition('e')
@@ -441,7 +454,7 @@ def _in_words(number: float) -> str:
 
 
 def _room(axes: Axes) -> float:
-  """How many numbers fit side by side below axes, before they are laid out."""
+  """Returns how many numbers fit side by side below axes, before they are laid out."""
   figure = axes.get_figure(root=True)
   assert figure is not None
   size = FontProperties(size=matplotlib.rcParams['xtick.labelsize'])
@@ -450,11 +463,11 @@ def _room(axes: Axes) -> float:
 
 
 def _num_columns(labels: Iterable[str], width: float) -> int:
-  """The most columns of a legend that fit into a width in inches."""
+  """Returns the most columns of a legend that fit into a width in inches."""
   size = _legend_size()
   font = FontProperties(family=matplotlib.rcParams['font.family'])
   lengths = [
-    # Plain text, in which a $ is a letter of about that width.
+    # The text is plain; a $ in it is a letter about as wide as an S.
     max(
       TextPath((0, 0), line.replace('$', 'S'), size, prop=font).get_extents().x1
       for line in label.split('\n')
@@ -462,30 +475,30 @@ def _num_columns(labels: Iterable[str], width: float) -> int:
     for label in labels
   ]
   for columns in range(len(lengths), 1, -1):
-    least, longer = divmod(len(lengths), columns)  # as matplotlib divides them
+    least, longer = divmod(len(lengths), columns)  # Matplotlib divides them so.
     sizes = itertools.chain([least + 1] * longer, [least] * (columns - longer))
     rest = iter(lengths)
     longest = [max(itertools.islice(rest, rows)) for rows in sizes]
-    # In sizes of a letter: 2 for a line, 0.8 before its text, 2 between columns, and
-    # margins inside and outside of the frame.
+    # A line takes 2 letters, the space before its text 0.8, the space between columns
+    # 2, and the margins inside and outside of the frame 4.
     if sum(longest) + size * (2.8 * columns + 2 * (columns - 1) + 4) < 72 * width:
       return columns
   return 1
 
 
 def _wrapped(label: str, width: float) -> str:
-  """A label on as many lines as it needs in a legend of a width in inches."""
+  """Returns a label on as many lines as it needs in a legend of a width in inches."""
   letter = _LETTER * _legend_size() / 72
   return textwrap.fill(label, max(int((width - 0.8) / letter), 1))
 
 
 def _legend_size() -> float:
-  """The size of the letters of a legend, in points."""
+  """Returns the size of the letters of a legend, in points."""
   size = matplotlib.rcParams['legend.fontsize']
   return FontProperties(size=size).get_size_in_points()
 
 
 def _as_plain_text(legend: Legend) -> None:
-  """Names of models, folders and series, in which a $ does not begin a formula."""
+  """Makes the names in a legend plain text, in which a $ does not begin a formula."""
   for text in legend.get_texts():
     text.set_parse_math(False)

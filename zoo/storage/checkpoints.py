@@ -235,7 +235,7 @@ def _check_own(
 
 
 def damaged(folder: pathlib.Path, reason: str) -> RunError:
-  """Returns the error of a damaged step, which names an older good step to go on from."""
+  """Returns the error of a damaged step, which names an older step that is good."""
   others = []
   if folder.name.isdecimal():
     with contextlib.suppress(OSError):

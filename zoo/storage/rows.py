@@ -29,7 +29,9 @@ Row = dict[str, Any]
 
 
 def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """Returns the lines of `rows.jsonl`; a line that a killed process has begun is left out.
+  """Returns the lines of `rows.jsonl` by cell.
+
+  A line that a killed process has begun is left out.
 
   Args:
     folder: The folder of the file, which may be in a bucket and need not exist.

@@ -146,7 +146,10 @@ def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Returns whether a run has saved nothing but its log; its first save may have failed."""
+  """Returns whether a run has saved nothing but its log.
+
+  Its first save may have failed.
+  """
   empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', 'diverged.json'}
   empty |= {LOCK, f'{LOCK}{_HOLDER}', 'wandb', 'wandb.json'}
   saved = [name for name in names_in(workdir / 'checkpoints') if name.isdecimal()]

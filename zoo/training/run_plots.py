@@ -44,7 +44,7 @@ def plot_risk(
   operations: bool = False,
   ax: Axes | None = None,
 ) -> Axes:
-  """Draws the risk of each run by step: exact where it is known, else sampled.
+  """Draws the risk of each run by step, exact where it is known, else sampled.
 
   Dashed lines are Bayes, and those baselines of the first finished run's task whose
   losses are within the range of the runs. For a training loss on observed labels they

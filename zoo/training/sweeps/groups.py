@@ -83,7 +83,7 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
     The indices of the points of each group.
   """
   alike: dict[object, list[int]] = {}
-  traced: dict[str, Any] = {}  # each model is traced once for all points that have it
+  traced: dict[str, Any] = {}  # Each model is traced once for all points that have it.
   for i in points:
     # The state of a point that is split with fsdp is not stacked with others.
     key = (i,) if configs[i].mesh.fsdp else _shared_fields(configs[i], traced)
@@ -120,10 +120,10 @@ def _shared_fields(config: Config, traced: dict[str, Any]) -> tuple:
   task, task_fields = build_task(config), fields.pop('task')
   model = nnx.merge(*_graph_and_state(config, traced))
   has_own = config.objective.name in OBJECTIVES or bool(config.eval.metrics)
-  if has_own or isinstance(model, HasExactForm):  # the task's numbers are compiled in
+  if has_own or isinstance(model, HasExactForm):  # The task's numbers are compiled in.
     return json.dumps([fields, name, task_fields]), None
   exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
-  if exact and theory.covers(task):  # the exact risk needs only moments of the task
+  if exact and theory.covers(task):  # The exact risk needs only moments of the task.
     return json.dumps([fields, name]), task.num_features
   shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(task))
   return json.dumps([fields, name]), (jax.tree.structure(task), shapes)
@@ -146,5 +146,5 @@ def _graph_and_state(config: Config, traced: dict[str, Any]) -> tuple[Any, Any]:
 def _is_same(body: object, other_body: object) -> bool:
   try:
     return bool(body == other_body)
-  except ValueError:  # for static arrays == has no truth value
+  except ValueError:  # A comparison of static arrays has no truth value.
     return False

@@ -14,9 +14,10 @@ from zoo.config.building import Config, with_full_path
 from zoo.config.validation import check_fields, validate
 from zoo.core.errors import UserError, check_name
 
-# The fields of a config that a point sets, such as 'task.prior_mean', and their values.
+# A point has the fields of a config that it sets, such as 'task.prior_mean', and their
+# values.
 Point = Mapping[str, object]
-# The fields of one axis of a grid: one field, or several whose values go together.
+# An axis of a grid has one field, or several fields whose values go together.
 Fields = str | tuple[str, ...]
 
 _OPTIONS = 'model.mixer_options'
@@ -32,15 +33,22 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
 
   Args:
     axes: The values of each field. The values of a tuple of fields are tuples, and go
-      together: `{('model.mixer', 'model.hidden_features'): [('softmax', 137), ('delta',
-      128)], 'seed': [0, 1]}` gives four points.
+      together.
 
   Returns:
     A point for each combination.
 
   Raises:
-    UserError: If a tuple of values has another length than its fields, or a field is
+    UserError: If a tuple of values has another length than its fields, or if a field is
       given twice.
+
+  Example:
+    >>> wide = {('model.mixer', 'model.width'): [('softmax', 64), ('delta', 48)]}
+    >>> points = zoo.training.grid({**wide, 'seed': [0, 1]})
+    >>> points[0]
+    {'model.mixer': 'softmax', 'model.width': 64, 'seed': 0}
+    >>> len(points)
+    4
   """
   fields_of_axes = [(axis,) if isinstance(axis, str) else axis for axis in axes]
   names = [name for fields in fields_of_axes for name in fields]
@@ -72,7 +80,12 @@ def at_point(config: Config, point: Point) -> Config:
     A config of its own.
 
   Raises:
-    UserError: If a field is unknown, or the config with these fields is invalid.
+    UserError: If a field is unknown, or if the config with these fields is invalid.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> zoo.training.sweeps.at_point(config, {'task.noise_std': 0.5}).task.noise_std
+    0.5
   """
   return validate(with_fields(config, point))
 
@@ -80,8 +93,10 @@ def at_point(config: Config, point: Point) -> Config:
 def config_of_all(config: Config, points: Sequence[Point]) -> Config:
   """Returns the config that a sweep has in its own folder.
 
-  It names no file of the task if each point names one. Raises UserError if a field is
-  wrong.
+  It names no file of the task if each point names one.
+
+  Raises:
+    UserError: If a field is wrong.
   """
   check_fields(config)
   if not points or any(_PATH not in point for point in points):
@@ -94,7 +109,8 @@ def config_of_all(config: Config, points: Sequence[Point]) -> Config:
 def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
   """Returns the config of each point.
 
-  Raises UserError if one is invalid, if there is no point, or if one is given twice.
+  Raises:
+    UserError: If a config is invalid, if there is no point, or if one is given twice.
   """
   configs = [with_fields(config, point) for point in points]
   # The config has the full path of its own file, but not of those of the points.
@@ -125,11 +141,12 @@ def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
 def with_fields(config: Config, point: Point) -> Config:
   """Returns a copy of the config with the fields of a point; it is not validated.
 
-  Raises UserError for an unknown field, and for a value of another type.
+  Raises:
+    UserError: If a field is unknown, or if a value has another type.
   """
   config = copy.deepcopy(config)
   if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
-    config.task.sha256 = None  # the config has that of another file
+    config.task.sha256 = None  # The config has the checksum of another file.
   known = flatten_dict(
     config.to_dict(),
     keep_empty_nodes=True,

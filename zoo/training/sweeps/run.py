@@ -54,11 +54,11 @@ from zoo.training.sweeps.table import Row, rows_of, write_table
 
 
 class LostPointsError(NotFiniteError):
-  """Points of a sweep have become non-finite.
+  """The error of a sweep in which points have become non-finite.
 
   Attributes:
     rows: The rows of all other points.
-    table: The rows of all points. Those that are lost have None for every number.
+    table: The rows of all points. Lost points have None for every number.
   """
 
   def __init__(self, message: str, table: Sequence[Row] = ()):
@@ -74,39 +74,30 @@ def sweep(
   part: Part | None = None,
   hooks: Sequence[Hook] = (),
 ) -> list[Row] | None:
-  """Trains the config at each point, or resumes from the workdir.
+  """Trains a config at many points, and writes a table of the results.
 
-  Points that differ only in the seed, the learning rate, numbers of the task, or the
-  values of the model's arrays are a group: one program trains them side by side. Groups
-  are trained one after the other. Each point has its own folder, like a run of `train`.
-  A point that has become non-finite has `diverged.json` in its folder and is not
-  trained again.
-
-  With a `part`, such as `Part(2, 4)`, only the points of that part are trained, and no
-  table is written. Each group is cut into as many pieces as there are parts. Processes
-  that share the workdir may train different parts at the same time. Which points a part
-  has depends on the config, the points and the part alone, so that a part that was
-  stopped or killed is called again. After all parts the call without one trains what is
-  left, if anything, and writes the table.
+  Points that fit into one program are trained side by side. Points that are finished
+  already are not trained again.
 
   Args:
     config: The config that all points share.
     points: The fields that each point sets, such as those of `grid`.
-    workdir: The folder of the sweep. It may be in a bucket, gs://bucket/sweeps/a.
+    workdir: The folder of the sweep. It may be in a bucket: gs://bucket/sweeps/a.
     part: The part of the sweep to train; None trains all of it.
-    hooks: What is called for each point while it trains, as `zoo.Hook` says. Points
-      that are finished already call nothing.
+    hooks: Objects that are called for each point while it trains (see `zoo.Hook`). They
+      are not called for points that are finished already.
 
   Returns:
     A row for each point: its fields, `workdir`, and its summary. The rows are also in
-    `table.csv` and `table.json`. After SIGTERM it is None, and the same call resumes.
+    `table.csv` and `table.json`. After SIGTERM the result is None, and the same call
+    resumes.
 
   Raises:
-    UserError: Before anything is written, if the config, a point or the workdir is
-      invalid, or if the workdir belongs to another number of parts.
-    LostPointsError: After all other points are done and the tables are written, if a
-      point has become non-finite.
-    RunError: If the disk is full.
+    UserError: If the config, a point or the workdir is invalid, or if the workdir
+      belongs to another number of parts. Nothing is written then.
+    LostPointsError: If a point has become non-finite. All other points are done, and
+      the tables are written.
+    RunError: If the folder cannot be written.
     KeyboardInterrupt: After Ctrl-C; the same call resumes.
   """
   if jax.process_count() > 1:
@@ -119,7 +110,7 @@ def sweep(
   workdir = workdir_path(workdir)
   if is_new(workdir):
     for point_config in configs:
-      initial_weights(point_config)  # checks the weights that a run would start from
+      initial_weights(point_config)  # It checks the weights that a run starts from.
     _check_models(configs, part)
   if part is not None:
     members = points_of(part, configs)
@@ -144,9 +135,9 @@ def _train_and_write(
   part: Part | None,
   hooks: Sequence[Hook],
 ) -> list[Row] | None:
-  """Trains the points, each of which has a config; writes the table without a part.
+  """Trains the points, each of which has a config; without a part, writes the table.
 
-  Returns and raises what `sweep` does.
+  It returns and raises what `sweep` does.
   """
   folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
   try:
@@ -184,7 +175,7 @@ def _train_missing(
 ) -> None:
   """Trains the points that have neither a summary nor a record of a divergence.
 
-  Afterwards each point has one of them. Raises Stopped after a signal.
+  Afterwards each point has one of them. It raises Stopped after a signal.
   """
   missing = [
     i
@@ -217,7 +208,8 @@ def _train_group(
 ) -> None:
   """Trains a group, each point of which has a config and a folder.
 
-  A point that becomes non-finite has a record of it afterwards. Raises Stopped.
+  A point that becomes non-finite has a record of it afterwards. It raises Stopped after
+  a signal.
   """
   if len(group) > 1:
     # `train_many` raises it if all points diverge, after it has written their records.
@@ -246,7 +238,7 @@ def _train_stacked(
 ) -> None:
   """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
   configs, folders = zip(*group, strict=True)
-  training = compile_many(configs)  # before anything is written: it may not fit
+  training = compile_many(configs)  # If it does not fit, nothing is written.
   names = [folder.name for folder in folders]
   folder_of_all, kept = folder_of_program(workdir, names), kept_steps(configs[0])
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
@@ -267,7 +259,7 @@ def _train_stacked(
   for config, folder, summary, state in zip(
     configs, folders, summaries, finals, strict=True
   ):
-    _stop_if_asked(interruption)  # the next launch writes the others
+    _stop_if_asked(interruption)  # The next launch writes the others.
     if summary is not None and finished_summary(folder, config) is None:
       save_result(folder, config.train.num_steps, state, run_metadata(config))
       write_summary(folder, summary)

@@ -25,11 +25,11 @@ from zoo.training.summary import (
 )
 from zoo.training.sweeps.points import Point
 
-# A point, the folder of its run, and its summary.
+# A row has the fields of a point, the folder of its run, and its summary.
 Row = dict[str, Any]
-# Entries of a summary that only some models have.
+# Only some models have these entries of a summary.
 _SOMETIMES = 'metrics', 'eval_nll', 'eval_nll_stderr'
-# What the points of an arm share: the values, as text, of all fields but the seed.
+# The points of an arm share the values, as text, of all fields but the seed.
 _Arm = tuple[str, ...]
 
 
@@ -117,7 +117,7 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   """Yields a table of the mean risks over seeds, and a note, if an arm has several."""
   kind = kind_of_risk(rows)
   others = [name for name in fields if name != 'seed']
-  arms: dict[_Arm, dict[object, float]] = {}  # the risks of each arm by seed
+  arms: dict[_Arm, dict[object, float]] = {}  # Each arm has its risks by seed.
   lost: collections.Counter[_Arm] = collections.Counter()
   for row in rows:
     arm = tuple(str(row.get(name)) for name in others)
@@ -170,7 +170,7 @@ def _best_arms(
     arms: The risks of each arm by seed.
     sets_prompts: For each field of an arm, whether it changes the prompts.
   """
-  alike: dict[_Arm, list[_Arm]] = {}  # the arms with the same prompts
+  alike: dict[_Arm, list[_Arm]] = {}  # These arms have the same prompts.
   for arm in arms:
     prompts = tuple(itertools.compress(arm, sets_prompts))
     alike.setdefault(prompts, []).append(arm)
