@@ -58,6 +58,12 @@ class CellTable:
 
   Raises:
     UserError: If there are no cells, or if a name or parameters are invalid.
+
+  Example:
+    >>> cells = {f'number={n}': {'number': n} for n in range(4)}
+    >>> square = lambda parameters, folder: {'square': parameters['number'] ** 2}
+    >>> len(studies.CellTable(cells, square).cells)
+    4
   """
 
   cells: Mapping[str, Mapping[str, Any]]

@@ -112,6 +112,13 @@ class Trainer:
 
   Attributes:
     asked: The names of the folders of the sweeps that were asked for, in order.
+
+  Example:
+    >>> import pathlib
+    >>> get_config = lambda name, variant: zoo.default_config(name)
+    >>> train = studies.Trainer(pathlib.Path('runs'), get_config)
+    >>> train.config('yq_lsa', {'task.noise_std': 0.5}).task.noise_std
+    0.5
   """
 
   def __init__(

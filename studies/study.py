@@ -123,6 +123,10 @@ class Measurement(NamedTuple):
     numbers: The numbers by name. A number that is measured for several seeds is a
       sequence with one number for each seed.
     panels: The panels of the picture; none for no picture.
+
+  Example:
+    >>> studies.Measurement({'risk': [5.2, 5.3]}).numbers['risk']
+    [5.2, 5.3]
   """
 
   numbers: Mapping[str, Measured]
@@ -242,7 +246,8 @@ def run(
 
   The folder keeps finished runs. They belong to the configs and the points that a study
   trains with: a run with other settings is trained anew. Each call measures all numbers
-  again, since they also depend on the code of `measure`.
+  again, since they also depend on the code of `measure`. An error of this code ends the
+  call unchanged.
 
   The folder gets a row of `rows.jsonl` for each study, with its numbers and the folders
   of its runs; its runs; a figure (CSV, SVG, PNG) if it has panels; and, for all known

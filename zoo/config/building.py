@@ -16,7 +16,8 @@ from zoo.core.protocols import Model, Task
 from zoo.core.registry import create_task
 from zoo.models.heads import HEADS, quantile_edges
 
-Config: TypeAlias = Any  # It is a ConfigDict with all fields of a run, or a part of it.
+# A config is a ConfigDict with all fields of a run, or a part of it.
+Config: TypeAlias = Any
 
 
 def build_task(config: Config) -> Task:

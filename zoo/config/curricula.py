@@ -36,6 +36,10 @@ class Stage(NamedTuple):
       are left out.
     loops: The number of trained loops that count. They are the first ones; the losses
       of the others are left out.
+
+  Example:
+    >>> zoo.training.Stage(features=5)
+    Stage(features=5, examples=None, loops=None)
   """
 
   features: Any = None
@@ -45,7 +49,7 @@ class Stage(NamedTuple):
 
 GROWING = 'growing'
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # A stage has at least these.
-_MOST_STAGES = 1000  # At most so many stages of a user's curriculum are checked.
+_MOST_STAGES = 1000  # This is the most stages of a user's curriculum that are checked.
 
 
 def has_curriculum(config: Config) -> bool:

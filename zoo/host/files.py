@@ -15,7 +15,7 @@ from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 
 _Kind = TypeVar('_Kind')
 
-_LONGEST_NAME = 255  # Linux, macOS and Windows allow names of so many bytes.
+_LONGEST_NAME = 255  # This is the limit of Linux, macOS and Windows, in bytes.
 
 
 class UnreadableFile(UserError):

@@ -25,7 +25,8 @@ Result = TypeVar('Result')
 # This is in seconds, and practically unlimited: the checksums of a large checkpoint may
 # take hours. If a process dies, its missing heartbeat ends those that wait for it.
 _LONG = 6 * 3600
-# A failed process waits so many seconds for others that failed with the same exit code.
+# A failed process waits for others that failed with the same exit code. This is in
+# seconds.
 _MOMENT = 10
 
 # One process raises these errors in all processes. The first class that fits is taken.

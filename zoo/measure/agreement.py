@@ -42,7 +42,7 @@ from zoo.theory.trust import (
 )
 
 NUM_PROMPTS = 16
-_NUM_SAMPLED = 512  # The numbers of so many prompts are checked.
+_NUM_SAMPLED = 512  # This is the largest number of prompts whose numbers are checked.
 _NOISE = 1.0  # The other weights differ from the model's own by noise of this size.
 
 
@@ -80,8 +80,8 @@ def check_agreement(
   def predict(
     task: Task, weights: tuple[PyTree, PyTree], noise: Float[Array, ''], prompt: Prompt
   ) -> Facts:
-    # Special weights, such as the identity, may hide that a form is wrong, and all
-    # zeros that a model looks ahead.
+    # Special weights, such as the identity, may hide that a form is wrong. Weights that
+    # are all zero may hide that a model looks ahead.
     parameters, rest = weights
     others = changed_weights(parameters, noise)
     parameters = others if has_form else without_zeros(parameters, others)

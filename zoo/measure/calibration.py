@@ -46,13 +46,13 @@ from zoo.tasks.base import FunctionClass
 
 EXACT = 'bayes'  # The other predictors are compared with this baseline.
 _MODEL = 'model'  # A single predictor has this name.
-_NUM_NODES = 2048  # A divergence is averaged over so many values of a label.
-_AT_ONCE = 32  # So many of these values are computed at once, to save memory.
+_NUM_NODES = 2048  # A divergence is averaged over this number of values of a label.
+_AT_ONCE = 32  # This number of these values is computed at once, to save memory.
 # Shares are kept at this distance from 0 and 1. Rounding may put them there, where the
 # quantile of a normal distribution is infinite.
 _LEAST_SHARE = 1e-7
 _NUM_RESAMPLED = 500
-_LEAST_IN_BIN = 5  # The chi-squared test needs so many expected labels in a bin.
+_LEAST_IN_BIN = 5  # The chi-squared test needs this number of expected labels in a bin.
 
 
 class Likelihood(NamedTuple):
@@ -341,7 +341,7 @@ def _value_at(
   return value, jnp.broadcast_to(6 * v * (1 - v), value.shape)
 
 
-# Calibration.
+# This part measures calibration.
 
 
 class PitBin(NamedTuple):
@@ -581,7 +581,7 @@ def _reliability(
   )
 
 
-# Consistency.
+# This part measures consistency.
 
 
 class Spread(NamedTuple):
@@ -647,7 +647,7 @@ def exchangeability(
     check_count('a length', length, 1, task.context_length)
   parts: list[list[Any]] = [[] for _ in lengths]
   for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
-    # No prompt of a batch has this number, by which the key is folded for each.
+    # Prompts fold the key with their numbers. No prompt has this number.
     keys = jax.random.split(jax.random.fold_in(key, 2**32 - 4), num_orders)
     for part, length in zip(parts, lengths, strict=True):
       arguments = prompt.prefix(length), fresh(task), keys

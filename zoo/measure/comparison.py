@@ -28,13 +28,13 @@ MODEL = 'model'  # The model has this name among the baselines.
 # A predictor without `predictions` is compiled for each length, so that it is measured
 # at few lengths.
 _FEW, _MANY = 8, 128
-_NUM_SLOW_PROMPTS = 512  # Baselines that are slow at every length get so many prompts.
-_NUM_HOST_PROMPTS = 128  # Baselines that another library fits get so many prompts.
-# A baseline may take so many multiplications, up to a constant, over all lengths and
-# prompts. They take about ten seconds of a CPU.
+_NUM_SLOW_PROMPTS = 512  # This is for baselines that are slow at every length.
+_NUM_HOST_PROMPTS = 128  # This is for baselines that another library fits on the host.
+# This is the largest number of multiplications of a baseline, up to a constant, over
+# all lengths and prompts. They take about ten seconds of a CPU.
 _BUDGET = 2e10
-_ENOUGH = 128  # A curve needs so many prompts.
-# A difference of so many standard errors occurs by chance once in 30,000 comparisons.
+_ENOUGH = 128  # A curve needs this number of prompts.
+# A difference of four standard errors occurs by chance once in 30,000 comparisons.
 _SIGNIFICANT = 4
 
 

@@ -75,8 +75,8 @@ def curve(
 
   Raises:
     UserError: If the predictor cannot be called on the task's prompts, if its
-      `predictions` or `learning_rule` contradict its `__call__`, if `lengths` is empty
-      or out of range, or if `num_prompts` is below 2.
+      `predictions` or `learning_rule` contradict its `__call__`, if `lengths` is empty,
+      or if a number is out of its range.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -146,7 +146,7 @@ def sample_losses(
   """
   programs = programs or Programs()
   loss = loss_of(task) if loss is None else loss
-  # A program takes the numbers that it holds as arguments.
+  # A compiled program takes the numbers that a Partial holds as arguments.
   if not isinstance(loss, jax.tree_util.Partial):
     loss = jax.tree_util.Partial(loss)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)

@@ -22,7 +22,7 @@ from zoo.core.trees import fresh, is_pytree
 from zoo.estimators.baselines import HostBaseline
 from zoo.tasks.base import ChangedTask, Loss
 
-# So many prompts are sampled at once: a compromise between memory and calls.
+# This number of prompts is sampled at once: a compromise between memory and calls.
 BATCH_SIZE = 4096
 
 # A function maps predictors, prompts and further arguments to arrays.

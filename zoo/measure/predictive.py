@@ -24,7 +24,7 @@ from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.trees import fresh
 from zoo.measure.predict import Programs, check_predictor, run_once, sample_batches
 
-_BATCH_SIZE = 512  # So many prompts are measured at once.
+_BATCH_SIZE = 512  # This number of prompts is measured at once.
 
 
 def distribution(
@@ -115,7 +115,7 @@ def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt
   The examples have the labels that the prompt shows. The query gets a new label, drawn
   by `task.sample_labels` given its target.
   """
-  # No prompt of a batch has this number, by which the key is folded for each.
+  # Prompts fold the key with their numbers. No prompt has this number.
   own = jax.random.fold_in(key, 2**32 - 2)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(own, jnp.arange(len(prompt.y_query)))
   of_queries = jax.vmap(task.sample_labels)(keys, prompt.y_query[:, None])

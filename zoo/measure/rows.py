@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _Row = TypeVar('_Row')
 Cell: TypeAlias = str | bool | int | float | None
-_MOST_SHOWN = 40  # A table prints at most so many rows.
+_MOST_SHOWN = 40  # This is the largest number of rows that a table prints.
 _ERROR = '_stderr'
 
 

@@ -18,7 +18,7 @@ from zoo.core.errors import UserError
 from zoo.core.tables import WIDTH
 
 LEVEL = 0.05  # Tests have this level.
-_MOST_COUNTS = 2**21  # The bootstrap holds so many counts of 8 bytes at once.
+_MOST_COUNTS = 2**21  # This is the most counts of 8 bytes that the bootstrap holds.
 # No error of a weight is larger than half of its range.
 _MOST_STDERR = 0.5
 # A curvature below this share of the largest is rounding.
@@ -113,7 +113,8 @@ def estimate_of_share(hits: ArrayLike) -> Estimate:
   """
   hits = np.ravel(np.asarray(hits, np.float64))
   n, share = len(hits), float(hits.mean())
-  moved = WIDTH**2 * abs(0.5 - share) / (n + WIDTH**2)  # The middle is off by this.
+  # The middle of Wilson's interval is moved from the share by this distance.
+  moved = WIDTH**2 * abs(0.5 - share) / (n + WIDTH**2)
   spread = math.sqrt(share * (1 - share) / n + (WIDTH / (2 * n)) ** 2)
   half = moved + WIDTH * spread / (1 + WIDTH**2 / n)
   return Estimate(share, half / WIDTH)

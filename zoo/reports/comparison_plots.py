@@ -26,7 +26,7 @@ from zoo.reports.style import (
 LEAST = 1e-5
 _ABOVE = 'mean above the scale, or infinite'
 _BELOW = 'below the axis'
-_NUM_OTHERS = 2  # Where few baselines are wanted, these are so many beside `bayes`.
+_NUM_OTHERS = 2  # Where few baselines are wanted, this number stands beside `bayes`.
 _ALIKE = 1e-3  # Baselines whose losses differ by less than this share look the same.
 
 

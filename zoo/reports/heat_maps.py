@@ -30,8 +30,8 @@ from zoo.reports.style import (
   label_log_axes,
 )
 
-_LETTER = 0.08  # A letter of the name of a column has so many inches.
-_TURNED = 0.2  # Names that are turned by 45 degrees are so many inches apart.
+_LETTER = 0.08  # This is the width of a letter of the name of a column, in inches.
+_TURNED = 0.2  # This is the distance of names turned by 45 degrees, in inches.
 _CLEAR = 0.1  # A negative entry beyond this share of the largest has a mark.
 
 

@@ -37,7 +37,7 @@ from zoo.reports.style import (
   sparse_markers,
 )
 
-_ARROW_ROW = 8.0  # Rows of arrows above a panel are so many points apart.
+_ARROW_ROW = 8.0  # This is the distance of rows of arrows above a panel, in points.
 # On a log axis an interval sets the limits of the axis down to this share of its mean.
 # A bar that goes on below the axis ends in an arrow, and a band at the frame.
 _SHOWN_BELOW = 0.1

@@ -31,18 +31,18 @@ from matplotlib.transforms import ScaledTranslation
 from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
-WIDTH = 8.0  # A figure has so many inches.
-SMALL = 7.0  # The smallest letters have so many points.
-COLUMN, PAGE = 3.3, 6.75  # A column and a page of a paper have so many inches.
+WIDTH = 8.0  # This is the width of a figure, in inches.
+SMALL = 7.0  # This is the size of the smallest letters, in points.
+COLUMN, PAGE = 3.3, 6.75  # These are the widths of a column and a page, in inches.
 # A legend is measured in points of its letters: the width of a wide letter and the
 # height of a row. A figure allows for the usual number of rows.
 _LETTER, _ROW, _USUAL_ROWS = 0.72, 1.44, 3
 # A log axis has ticks at these parts of a power of ten; the longest tuple comes first.
 _PARTS = (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)
-_TICK = 3.5  # A number at a tick, with its distance, takes so many letters.
+_TICK = 3.5  # This is the width of a number at a tick, with its distance, in letters.
 _NARROW = 5.0  # A figure that is narrower, in inches, has smaller letters.
 _NARROW_HEIGHT = 0.75  # Such a figure has this share of its usual height.
-_LEAST_PANEL = 2.4  # A panel in a figure of a chosen width has so many inches or more.
+_LEAST_PANEL = 2.4  # In a figure of a chosen width a panel has these inches or more.
 
 # These are Okabe and Ito's colours, which colour-blind readers can distinguish. Yellow
 # is missing, which is hard to see on white.
@@ -475,7 +475,7 @@ def _num_columns(labels: Iterable[str], width: float) -> int:
     for label in labels
   ]
   for columns in range(len(lengths), 1, -1):
-    least, longer = divmod(len(lengths), columns)  # Matplotlib divides them so.
+    least, longer = divmod(len(lengths), columns)  # Matplotlib divides them like this.
     sizes = itertools.chain([least + 1] * longer, [least] * (columns - longer))
     rest = iter(lengths)
     longest = [max(itertools.islice(rest, rows)) for rows in sizes]

@@ -41,8 +41,8 @@ from zoo.storage.checkpoints import (
 from zoo.storage.programs import StepTogether, load_together, steps_of_point
 from zoo.storage.steps import chosen_step, damage_of, steps_in
 
-_MOST_ARRAYS = 8  # A message lists at most so many arrays.
-# A reason has at most so many characters: a list in a config may be long.
+_MOST_ARRAYS = 8  # This is the largest number of arrays that a message lists.
+# This is the largest number of characters of a reason: a list in a config may be long.
 _MAX_REASON = 1000
 
 

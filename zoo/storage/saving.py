@@ -91,7 +91,8 @@ def save(
     'YqLSA'
   """
   target = workdir_path(path)
-  target = target if is_url(target) else target.absolute()  # Orbax needs this.
+  # Orbax needs an absolute path.
+  target = target if is_url(target) else target.absolute()
   state, metadata = _parts(model, _checked(config), step)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):

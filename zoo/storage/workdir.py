@@ -34,12 +34,13 @@ POINTS = 'points'  # This folder of a sweep holds the workdirs of its points.
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
 LOCK = '.lock'  # A program locks this file while it works in a folder.
-_HOLDER = '.holder'  # A file whose name ends so says who has a lock.
+_HOLDER = '.holder'  # A file whose name has this ending says who has a lock.
 _PARTS = '.locks'  # This folder has such files for parts of the work.
-# A killed program may have left files in a new folder whose names begin so.
+# A killed program may have left files in a new folder whose names begin like this.
 _BEFORE_CONFIG = LOCK, f'.{_CONFIG}.'
 _NUMBER = '.parts'  # This file has the number of parts that a sweep is divided into.
-_MOMENT = 0.5  # Another program may hold a lock for so many seconds to test it.
+# Another program may hold a lock for a moment, to test it. This is in seconds.
+_MOMENT = 0.5
 # These errors are about a disk or its locks, whatever file is open.
 _OF_DISKS = (
   errno.ENOSPC,

@@ -26,8 +26,9 @@ Loss = Callable[[Any, PyTree], Float[Array, '']]
 
 
 _NUM_LANES = 4
-# A step needs so many products of a weight and an example. With fewer, operations are
-# so short that having more of them costs more than the other cores save.
+# This is the least number of products of a weight and an example in a step for which
+# lanes are used. With fewer products operations are so short that having more of them
+# costs more than the other cores save.
 _LEAST_WORK = 1e8
 
 

@@ -36,7 +36,7 @@ def draw_lengths(
   key: Key[Array, ''], batch_size: int, least: int, most: int
 ) -> Int[Array, ' b']:
   """Returns a number of examples for each prompt, uniform from `least` to `most`."""
-  # The key of each prompt is folded with its number. No prompt has this one.
+  # Prompts fold the key with their numbers. No prompt has this number.
   own = jax.random.fold_in(key, 2**32 - 1)
   return jax.random.randint(own, (batch_size,), least, most + 1)
 

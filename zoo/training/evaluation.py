@@ -261,7 +261,7 @@ def own_metrics(
   """
   numbers = {}
   for i, name in enumerate(config.eval.metrics):
-    # The key of each held-out batch is folded with its number. No batch has this one.
+    # Held-out batches fold the key with their numbers. No batch has this number.
     own_key = jax.random.fold_in(key, 2**32 - 2 - i)
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
     if not isinstance(found, Mapping):

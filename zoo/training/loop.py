@@ -78,11 +78,11 @@ class Loop:
     self.state, self.step = state, step
     self._training, self._is_saved = training, is_saved
     self._interruption, self._looks_ahead = interruption, looks_ahead
-    self._next: _Call | None = None  # This call has started ahead of its chunk.
+    self._next: _Call | None = None  # A loop that looks ahead has started this call.
     self._start = step, time.process_time()
-    self._done = step  # The results of so many steps are on the host.
-    self._seconds = 0.0  # The devices have spent this time on steps.
-    self._free = 0.0  # The devices had finished all earlier work at this time.
+    self._done = step  # This is the number of steps whose results are on the host.
+    self._seconds = 0.0  # This is the time that the devices have spent on steps.
+    self._free = 0.0  # This is when the devices had finished all earlier work.
 
   def __iter__(self) -> Loop:
     return self

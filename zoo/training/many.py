@@ -329,7 +329,7 @@ def numbers_of_many(
   task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
   structures = [jax.tree.structure(task) for task in tasks]
   if all(structure == structures[0] for structure in structures):
-    task, task_axes = stack_tasks(tasks)  # Other tasks are needed for moments alone.
+    task, task_axes = stack_tasks(tasks)  # Tasks that differ in more have moments only.
   optimizer = configs[0].optimizer
   rates = [config.optimizer.learning_rate for config in configs]
   axes = Numbers(task_axes, None if moments is None else 0)  # pyright: ignore

@@ -256,8 +256,8 @@ def _own(
   if config.objective.labels == 'observed' or config.objective.name == 'rows':
     prompt = with_drawn_labels(task, key, prompt)
     prompt = split_first_axis(prompt)
-  # The key of each prompt is folded with the number of the prompt. No prompt has the
-  # number used here. Each part of the batch has a key of its own.
+  # Prompts fold the key with their numbers. No prompt has this number. Each part of the
+  # batch has a key of its own.
   keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)
   loss = functools.partial(_own_loss_of_part, config, task)
   if count == 1:

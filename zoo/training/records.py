@@ -33,7 +33,7 @@ from zoo.training.hooks import Event, Hook
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
-_THREADS = 8  # So many threads copy files at the same time.
+_THREADS = 8  # This is the number of threads that copy files.
 
 
 class Progress:

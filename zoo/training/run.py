@@ -64,8 +64,8 @@ class NotFiniteError(RunError):
   lost.
 
   Attributes:
-    divergence: What a sweep writes into `diverged.json` for this model: the step, its
-      loss and the reason.
+    divergence: The record that a sweep writes into `diverged.json` for this model: the
+      step, its loss and the reason. It is None in an error about several points.
   """
 
   def __init__(self, message: str, divergence: Divergence | None = None):
@@ -99,10 +99,12 @@ def train(
     newest step is saved, and the same call resumes from it.
 
   Raises:
-    UserError: If the config or the workdir is invalid, or if the memory is not enough
-      for a new run, before anything is written.
-    RunError: If the loss, the gradient or the weights are not finite, if the memory is
-      not enough for a run that resumes, or if the folder cannot be written.
+    UserError: If the config or the workdir is invalid, if another process is training
+      in the workdir, or if the memory is not enough for a new run. Nothing is written
+      then.
+    RunError: If the loss, the gradient or the weights are not finite, if the newest
+      checkpoint is damaged, if the memory is not enough for a run that resumes, or if
+      the folder cannot be written.
     KeyboardInterrupt: After Ctrl-C. The newest step is saved, and the same call resumes
       from it.
 
@@ -133,7 +135,9 @@ def training_run(
 
   Args:
     config: The config of the run, such as `zoo.default_config` returns.
-    workdir: The folder of the run, as `train` takes it.
+    workdir: The folder of the run. It may be in a bucket: gs://bucket/runs/a. A missing
+      or empty folder begins a new run, and a folder with a run of the same config
+      resumes it.
     hooks: Objects that are called before the event is yielded (see `zoo.Hook`).
 
   Yields:
@@ -141,10 +145,12 @@ def training_run(
     already yields its last event only. SIGTERM ends the iteration without a summary.
 
   Raises:
-    UserError: If the config or the workdir is invalid, or if the memory is not enough
-      for a new run, before anything is written.
-    RunError: If the loss, the gradient or the weights are not finite, if the memory is
-      not enough for a run that resumes, or if the folder cannot be written.
+    UserError: If the config or the workdir is invalid, if another process is training
+      in the workdir, or if the memory is not enough for a new run. Nothing is written
+      then.
+    RunError: If the loss, the gradient or the weights are not finite, if the newest
+      checkpoint is damaged, if the memory is not enough for a run that resumes, or if
+      the folder cannot be written.
     KeyboardInterrupt: After Ctrl-C. The newest step is saved, and the same call resumes
       from it.
 
@@ -322,7 +328,7 @@ def validate_everywhere(
     )
   with processes.propagate_errors():
     config = copy.deepcopy(validate(config))  # The caller may change its own.
-    make_mesh(config)  # It raises UserError if the devices cannot form the mesh.
+    make_mesh(config)  # This raises UserError if the devices cannot form the mesh.
     path = workdir_path(workdir)
   if jax.process_count() > 1:
     check_same_config(config)
@@ -475,7 +481,7 @@ def save_at_break(saves: Saves, loop: Loop) -> None:
   try:
     saves.save_last(loop.step, loop.state)
   except RunError as error:
-    logging.error('%s', error)  # Python does not raise it after `break`.
+    logging.error('%s', error)  # Python drops the exception after `break`.
     raise
 
 

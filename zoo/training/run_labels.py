@@ -22,7 +22,7 @@ ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
 _LOG_LOSS = 'the log loss'
 # The trained model does not depend on these fields, up to rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
-_MOST_FIELDS = 4  # A label has at most so many fields.
+_MOST_FIELDS = 4  # This is the most fields that a label has.
 
 Config = Mapping[str, Any]  # It is the content of config.json.
 
@@ -73,7 +73,7 @@ def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]
     words += ['…'] * (len(own) > _MOST_FIELDS)
     labels[folder] = ', '.join(words) or named('model.name', values['model.name'])
   unique = labels
-  for parts in 1, 2, 99:  # The label gets so many parts of the path.
+  for parts in 1, 2, 99:  # This is how many parts of the path the label gets.
     if len({*unique.values()}) == len(unique):
       break
     unique = {

@@ -33,8 +33,8 @@ from zoo.training.summary import is_lost, kind_of_risk, read_summary
 _WIDE = 10  # Numbers whose ratio is at least this are shown on a log axis.
 _BESIDE = 0.1  # Points over one name have this distance.
 _NEAR = 0.008  # Points at one number have this distance, as a share of the axis.
-_FEWEST_NUMBERS = 3  # An axis that is chosen for its numbers has at least so many.
-_MOST_TICKS = 10  # Up to so many values each have a tick.
+_FEWEST_NUMBERS = 3  # An axis is chosen for its numbers if it has at least these.
+_MOST_TICKS = 10  # If there are no more values than this, each has a tick.
 
 
 def plot_risk(

@@ -241,7 +241,7 @@ def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
     return None, None
   import resource  # Windows lacks it.
 
-  unit = 1 if sys.platform == 'darwin' else 1024  # getrusage counts in these units.
+  unit = 1 if sys.platform == 'darwin' else 1024  # This is the unit of getrusage.
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
 
 

@@ -135,7 +135,7 @@ def _check_labels(task: Task, prompt: Prompt) -> None:
       raise UserError(f"label_kind of {name} is 'signs'; its labels y must be −1 or 1")
     of = 'the label +1'
   else:
-    # All 0 where prompts do not show the labels, as in tasks of state tracking.
+    # Labels are all 0 where prompts do not show them, as in tasks of state tracking.
     if not (np.isin(labels, (0, 1)).all() and (np.sum(labels, axis=-1) <= 1).all()):
       raise UserError(
         f"label_kind of {name} is 'classes'; its labels y must be one-hot vectors, or "

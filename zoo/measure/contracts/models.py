@@ -76,7 +76,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   check_predictor(model)
   check_mixers(model)
   prompt = _prompt(name, task)
-  # A constant in the program, which a model must not notice.
+  # These prompts are a constant in the program. A model must predict the same from it.
   constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
 
   def measure(static: Any, inputs: _Inputs) -> Facts:

@@ -38,8 +38,8 @@ from zoo.measure.curves import sample_losses, summarise
 from zoo.measure.predict import Programs
 from zoo.tasks.base import BaseTask
 
-_NUM_PAIRED = 512  # Bayes is compared with other baselines on so many prompts.
-# A difference of so many standard errors occurs by chance once in three million
+_NUM_PAIRED = 512  # Bayes is compared with other baselines on this number of prompts.
+# A difference of five standard errors occurs by chance once in three million
 # comparisons.
 _SIGNIFICANT = 5
 
