@@ -190,12 +190,15 @@ def make_objective(
 ) -> Objective:
   """Returns the objective that a config names.
 
-  - `sampled` is the mean loss over fresh prompts, or over their statistics. It is taken
-    at the query, at every example, or at an example that is drawn for each prompt. For
-    a looped model it is also the mean over the trained loops (Yang et al., arXiv
-    2311.12424, eq. 4). A curriculum leaves out losses that do not count at its stage.
+  - `sampled` is the mean of the task's loss over fresh prompts, or over their
+    statistics: an estimate of the in-context risk, E[loss(prediction, target)]. The
+    loss is taken at the query, at every example, or at an example that is drawn for
+    each prompt. For a looped model it is also the mean over the trained loops (Yang et
+    al., arXiv 2311.12424, eq. 4). A curriculum leaves out losses that do not count at
+    its stage.
   - `nll` is the same mean of negative log likelihoods of observed labels.
-  - `exact` is the expectation of the loss at the query, by theory. It samples nothing.
+  - `exact` is the in-context risk at the query itself, by theory, from the learning
+    rule or the exact form of the model. It samples nothing.
   - A registered objective is the mean of what its function returns for fresh prompts.
 
   Args:
@@ -204,6 +207,9 @@ def make_objective(
       gets it. Prompts are drawn from the task among the numbers of a step.
     statistics: Whether statistics of prompts are drawn instead of prompts.
     num_lanes: The number of parts of a batch that are computed at the same time.
+
+  Returns:
+    A function from a model, the key of a step and the numbers to the loss.
   """
   if config.objective.name == 'exact':
     return functools.partial(_exact, task)

@@ -164,6 +164,10 @@ def train_step(
 ) -> tuple[State, dict[str, Array]]:
   """Takes one step of training: loss, gradient, update.
 
+  The key of the step is `fold_in(key, step)`, so that its prompts depend on nothing
+  else. If the model is an average of weights, the gradient is taken at the weights that
+  are averaged.
+
   Args:
     state: The state of the model and the optimizer.
     key: The key of the training prompts of the run.

@@ -38,9 +38,9 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 class Summary(TypedDict):
   """The content of `summary.json`; values that are unknown or overflow are None.
 
-  `optimal_risk` is the least risk of the linear family, and `gd_risk` that of one step
-  of gradient descent from the prior mean, with the best step size. Both, and
-  `exact_risk`, are None if exact theory does not cover the task.
+  `optimal_risk` is the least risk of a learning rule of the linear family. `gd_risk` is
+  the risk of one step of gradient descent from the prior mean, with the best step size.
+  Both are None if exact theory does not cover the task, and so is `exact_risk`.
 
   Attributes:
     model: The name of the model.
@@ -52,15 +52,15 @@ class Summary(TypedDict):
       classes.
     eval_accuracy_stderr: The standard error of `eval_accuracy`.
     eval_nll: The negative log likelihood of observed labels that are numbers, in nats.
-      It is there for a model with a distribution.
+      Only a model with a distribution has this entry.
     eval_nll_stderr: The standard error of `eval_nll`.
     exact_risk: The exact risk of the model.
     gd_risk: The exact risk of one step of gradient descent.
     optimal_risk: The exact risk of the best rule of the linear family.
     excess_risk: `exact_risk` minus `optimal_risk`; None for a model outside the linear
       family.
-    metrics: The numbers of registered metrics, by `METRIC/KEY`; there only if there are
-      any.
+    metrics: The numbers of registered metrics, by `METRIC/KEY`. Only a run with such
+      metrics has this entry.
     comparison: The comparison with the baselines of the task, as
       `compare_with_baselines` adds it.
     steps_per_second: Steps per second, without evaluation and saving.
@@ -71,7 +71,7 @@ class Summary(TypedDict):
       objective without prompts.
     peak_memory_bytes: The peak memory of the fullest device of this process, or of the
       process itself.
-    peak_memory_of: Which of the two it is: `device`, or `process` on a CPU.
+    peak_memory_of: What `peak_memory_bytes` is about: `device`, or `process` on a CPU.
     wall_time: Seconds spent on the run, including earlier launches.
     jax_version: The version of JAX.
     device_kind: The kind of the devices.
