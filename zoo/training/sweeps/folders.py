@@ -40,18 +40,18 @@ def kept_models(
 ) -> Iterator[tuple[list[int], int, Callable[[], list[Model]]]]:
   """Finds the steps that a sweep has kept, to load the models of a group at once.
 
-  `zoo.load(folder of a point, step)` opens one of them alone.
+  `zoo.load(folder of a point, step)` opens one model alone.
 
   Args:
     config: The config of the sweep.
-    points: The points that are wanted, as they were given to `sweep`.
+    points: The wanted points, as they were given to `sweep`.
     workdir: The folder of the sweep.
 
   Yields:
     For each kept step of each group that was trained side by side: the indices in
-    `points` of its members, the step, and a function that loads their models. The
-    steps in the folder of each point follow in the same form, so that a step that is
-    kept in both places comes twice.
+    `points` of its members, the step, and a function that loads their models. The steps
+    in the folder of each point follow in the same form, so that a step that is kept in
+    both places comes twice.
   """
   workdir = workdir_path(workdir)
   numbers = {name: i for i, name in enumerate(names_of_folders(workdir, points))}

@@ -38,10 +38,12 @@ def rows_of(
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
 ) -> tuple[list[Row], dict[str, Divergence]]:
-  """Returns the rows of the points, and why some are lost, by the name of the point.
+  """Returns the rows of the points, and the records of lost points by name.
 
-  The row of a lost point has None for each number. Raises RunError if a point has
-  neither a summary nor a record of a divergence.
+  The row of a lost point has None for each number.
+
+  Raises:
+    RunError: If a point has neither a summary nor a record of a divergence.
   """
   rows: list[Row] = []
   lost: dict[str, Divergence] = {}
