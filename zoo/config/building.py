@@ -43,9 +43,9 @@ def build_task(config: Config) -> Task:
 def with_full_path(config: Config) -> Config:
   """Returns the config with the full path and the content of the data of its task.
 
-  A run that goes on elsewhere so reads the same data. The content is a checksum for the
-  task `arrays`, and a version for the images of `labelled_clusters`. The config of a
-  task that reads no data is returned as it is.
+  The content is a checksum for the task `arrays`, and a version for the images of
+  `labelled_clusters`. With both, a run that goes on elsewhere reads the same data. The
+  config of a task that reads no data is returned as it is.
 
   Raises:
     UserError: If the data cannot be read or have changed.
