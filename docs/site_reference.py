@@ -29,6 +29,7 @@ _OURS = 'zoo', 'studies'  # the packages whose names have pages
 # The sections of a docstring that hold `name: what it is`, and those that hold text.
 _WITH_NAMES = 'Args', 'Attributes', 'Raises'
 _WITH_TEXT = 'Returns', 'References'
+_MARK = re.compile(r'(?:[-*]|\d\.) ')  # of an item of a list
 _SECTIONS = *_WITH_NAMES, *_WITH_TEXT, 'Example'
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
@@ -345,21 +346,21 @@ def _items(lines: list[str]) -> Iterator[str]:
   """A paragraph; the indented lines in it, as `name: what it is`, are a list."""
   indented = [line for line in lines if line.startswith('  ')]
   depth = min((len(line) - len(line.lstrip()) for line in indented), default=0)
-  texts: list[tuple[bool, str]] = []  # an item of a list?
-  listed = lines[0].startswith(('- ', '* '))
+  texts: list[tuple[str, str]] = []  # the mark of an item, if it is one, and its text
+  listed = _MARK.match(lines[0])
   for line in lines:
-    if line.startswith(('- ', '* ')):
-      texts.append((True, line[2:]))
+    if mark := _MARK.match(line):
+      texts.append((mark[0], line[mark.end() :]))
     elif not listed and depth and re.match(rf' {{{depth}}}\S', line):
-      texts.append((True, line.strip()))
+      texts.append(('- ', line.strip()))
     elif texts:
       texts[-1] = texts[-1][0], f'{texts[-1][1]} {line.strip()}'
     else:
-      texts.append((False, line.strip()))
-  for number, (item, text) in enumerate(texts):
-    if number and item != texts[number - 1][0]:
+      texts.append(('', line.strip()))
+  for number, (mark, text) in enumerate(texts):
+    if number and bool(mark) != bool(texts[number - 1][0]):
       yield ''
-    yield f'- {prose(text)}' if item else prose(text)
+    yield f'{mark}{prose(text)}'
 
 
 def _is_code(block: str) -> bool:
