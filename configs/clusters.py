@@ -1,16 +1,21 @@
-"""Two layers of attention on Gaussian clusters whose labels are fixed (Reddy's task).
+"""Attention on Gaussian clusters with fixed labels: in context or in weights?
 
   python -m launch.main --config=configs/clusters.py
   python -m launch.main --config=configs/clusters.py --config.task.num_classes=32 \\
       --config.task.burstiness=0 --workdir=runs/in_weights
 
-A label can be learned in weights, or read from an example of the same class; the data
-are those of arXiv 2312.03002. The tests of the task, `task.shifts()`, tell which. These
-8192 classes in bursts of 4 are read from the context: after 1000 steps (one seed, some
-two minutes on two cores) the accuracy on 8192 prompts is 0.996 for new classes, 0.995
-for swapped labels, and 0.035 if the class is not in the context, where chance is 0.031.
-The 32 classes of the second command, without bursts, are learned in weights: 0.025 for
-new classes and 1.00 if the class is not in the context. `:smoke` is a short run.
+The data are those of Reddy (arXiv 2312.03002). A model of two layers can store the
+label of each class in its weights, or read it from an example of the same class in the
+context. The tests of the task, `task.shifts()`, tell which of the two it does.
+
+The first command has 8192 classes, and 4 examples of the query's class in each context.
+The model then reads labels from the context. After 1000 steps (one seed, some two
+minutes on two cores) its accuracy on 8192 prompts is 0.996 for new classes, 0.995 for
+swapped labels, and 0.035 if the query's class is not in the context; chance is 0.031.
+
+The second command has 32 classes and draws the examples independently of the query. The
+model then stores labels in its weights: its accuracy is 0.025 for new classes, and 1.00
+if the query's class is not in the context. The variant `:smoke` is a short run.
 """
 
 from typing import Any
@@ -21,18 +26,20 @@ from configs import common, transformer
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of clusters; configs/transformer.py has the fields of the model."""
+  """Returns the config of clusters; configs/transformer.py has the model's fields."""
   config: Any = transformer.get_config()
   with config.unlocked():
     config.task = task = common.task_section('labelled_clusters')
-  task.num_features = 63  # D
-  task.context_length = 8  # N
-  task.num_classes = 8192  # K, a multiple of L
-  task.num_labels = 32  # L
-  task.burstiness = 4  # B, examples of the query's class; 0, or a divisor of N
+  task.num_features = 63  # Number D of features (≥ 1).
+  task.context_length = 8  # Number N of examples of a prompt (≥ 1).
+  task.num_classes = 8192  # Number K of classes, a multiple of L.
+  task.num_labels = 32  # Number L of labels (≥ 2).
+  # Number B of examples of each class in a context, a divisor of N. With 0 the query's
+  # class is independent of the context.
+  task.burstiness = 4
   config.model.num_layers, config.model.num_heads = 2, 1
-  # A token holds an example and its label, so that a layer can compare the query with
-  # examples; with a token for each, new classes are read far less well.
+  # A token holds an example and its label, so that one layer can compare the query with
+  # the examples. With separate tokens the accuracy for new classes is far lower.
   config.model.tokens, config.model.positions = 'joint', 'none'
   config.objective.positions = 'query'
   config.optimizer.learning_rate, config.optimizer.schedule = 3e-3, 'constant'

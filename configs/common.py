@@ -1,10 +1,10 @@
-"""A config with every field of a training run, and the variants of the command line.
+"""What all configs share: the fields of a training run, and the variants.
 
-The file of a model, such as configs/yq_lsa.py, takes these fields, sets its own
-numbers, and then applies the variants of the command line, as in
-`--config=configs/yq_lsa.py:smoke`. A field is also a flag:
-`--config.train.num_steps=200`. zoo/config/fields.py says of each field what it means,
-what it may be and what its default is.
+The config file of a model, such as configs/yq_lsa.py, starts from these fields, sets
+its own values, and then applies the variants that the command line names, as in
+`--config=configs/yq_lsa.py:smoke`. Each field can also be set on the command line, as
+in `--config.train.num_steps=200`. zoo/config/fields.py says what each field means,
+which values it may have and what its default is.
 """
 
 from collections.abc import Collection
@@ -17,30 +17,44 @@ from zoo.config.defaults import task_section as task_section
 from zoo.core.errors import UserError, check_name
 
 
-def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
-  """All fields with their defaults; each file of a model sets the section `model`."""
+# The result is a ConfigDict, whose fields type checkers do not know.
+def get_config() -> Any:
+  """Returns all fields with their defaults; a config file sets the section `model`."""
   return all_fields()
 
 
 def number_or_vector(default: float) -> FieldReference:
-  """A field that may hold a number, or one number for each feature."""
+  """Returns a field that may hold a number, or one number for each feature."""
   return FieldReference(default, field_type=object)
 
 
 def a_tenth_of_the_steps(config: Any, at_most: int) -> FieldReference:
-  """A number of warm-up steps, also where train.num_steps is set later."""
+  """Returns min(train.num_steps // 10, at_most), which follows later changes."""
   tenth = config.train.get_ref('num_steps') // 10
-  return (tenth + at_most - abs(tenth - at_most)) // 2  # min, which references lack
+  # This is their minimum: min() would read the present value of the reference.
+  return (tenth + at_most - abs(tenth - at_most)) // 2
 
 
 def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:
-  """Applies variants, joined by commas, and locks the config.
+  """Applies variants to a config, and locks its fields.
 
-  `smoke` ends in seconds. `paper` has the constant learning rate 5e-4 of arXiv
-  2512.04268, and is meant for lsa, multi_head_lsa, yq_lsa and ltb. `task=NAME` replaces
-  the whole section `task` by that task with the defaults of its class, sizes included.
-  `own` names further variants, which the config file has applied. Raises UserError for
-  an unknown one.
+  - `smoke` is a tiny run of seconds.
+  - `paper` sets the constant learning rate 5e-4 of arXiv 2512.04268. It is meant for
+    lsa, multi_head_lsa, yq_lsa and ltb.
+  - `task=NAME` replaces the whole section `task` by that task, with the defaults of its
+    class, sizes included.
+
+  Args:
+    config: The config, which is changed.
+    variant: Names of variants, joined by commas; '' for none.
+    own: Names of further variants, which the config file has applied itself.
+
+  Returns:
+    The config.
+
+  Raises:
+    UserError: If a variant is unknown, if there are several tasks, or if `paper` stands
+      beside a task other than linear regression.
   """
   parts = variant.split(',') if variant else []
   names = [part for part in parts if not part.startswith('task=')]

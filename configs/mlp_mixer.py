@@ -1,9 +1,9 @@
-"""MLPs across the tokens alternate with MLPs across their entries.
+"""An MLP-mixer: MLPs across the tokens alternate with MLPs across their entries.
 
   python -m launch.main --config=configs/mlp_mixer.py
 
-The task is noiseless linear regression with 5 features, 10 examples and a prior mean
-of 0; `:task=NAME` takes another task, with that task's own sizes.
+The task is linear regression without noise, with 5 features, 10 examples and the prior
+mean 0. The variant `:task=NAME` trains on another task, with that task's own sizes.
 """
 
 from ml_collections import ConfigDict
@@ -12,22 +12,26 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of mlp_mixer; zoo/config/fields.py has all other fields."""
+  """Returns the config of mlp_mixer; zoo/config/fields.py has the other fields."""
   config = common.get_config()
   # The class is in zoo/models/mlp.py.
   config.model = model = ConfigDict({'name': 'mlp_mixer'})
-  model.num_layers = 2  # ≥ 1
-  model.width = 64  # entries of each hidden vector, ≥ 1
-  # The initial guess of each label: zero, fixed, linear, network, or what these leave
-  # (residual, residual_network).
+  model.num_layers = 2  # Number of layers (1 to 1000).
+  model.width = 64  # Number of entries of each hidden vector (≥ 1).
+  # The model's guess of each label before it sees an example: zero, fixed, linear,
+  # network, residual or residual_network. zoo/models/initial_guess.py explains each.
   model.guess = 'zero'
-  model.guess_weights = common.number_or_vector(0.0)  # g of the fixed guess g·x + β
-  model.guess_bias = 0.0  # β, in the units of the labels
-  model.head = 'point'  # or a distribution: gaussian, bars (with the objective nll)
+  # g of the fixed guess g·x + β: a number, or one for each feature.
+  model.guess_weights = common.number_or_vector(0.0)
+  model.guess_bias = 0.0  # β of the fixed guess, in the units of the labels.
+  # What is predicted of a label: a number ('point'), or a distribution ('gaussian' or
+  # 'bars', a histogram), which is trained with objective.name = 'nll'.
+  model.head = 'point'
 
   config.task.num_features = 5
   config.task.prior_mean = 0.0
-  config.objective.positions = 'query'  # a token holds the label of its example
+  # Each token holds an example with its label, so only the query can be predicted.
+  config.objective.positions = 'query'
   config.optimizer.learning_rate = 2e-3
   config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=200)
   config.optimizer.clip_norm = 1.0

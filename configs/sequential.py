@@ -1,8 +1,9 @@
-"""Linear weights that learn one example at a time, as by the delta rule.
+"""Linear weights that are updated after each example, by default by the delta rule.
 
   python -m launch.main --config=configs/sequential.py
 
-On linear regression, the default task, training minimises the exact risk.
+On linear regression, the default task, training minimises the exact risk. On other
+tasks it minimises the loss on sampled prompts.
 """
 
 from ml_collections import ConfigDict
@@ -11,15 +12,18 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of sequential; zoo/config/fields.py has all other fields."""
+  """Returns the config of sequential; zoo/config/fields.py has the other fields."""
   config = common.get_config()
   # The class is in zoo/models/sequential.py.
   config.model = model = ConfigDict({'name': 'sequential'})
-  model.rule = 'delta'  # or linear, retention, gated_delta: how a step changes weights
-  model.guess = 'linear'  # the first weights: trained from 0, or 'zero'
-  model.init_scale = 0.1  # standard deviation of the initial coefficients, ≥ 0
+  # How an example changes the weights: delta, linear, retention or gated_delta.
+  model.rule = 'delta'
+  # The weights before the first example: trained from 0 ('linear'), or 0 ('zero').
+  model.guess = 'linear'
+  model.init_scale = 0.1  # Standard deviation of the initial coefficients (≥ 0).
 
   config = common.with_variant(config, variant)
-  if config.task.name == 'linear_regression':  # the risk of other tasks has no formula
+  # Only the risk of linear regression has a formula.
+  if config.task.name == 'linear_regression':
     config.objective.name = 'exact'
   return config

@@ -1,13 +1,15 @@
-"""A small transformer on draws from urns, for `launch.strategies`.
+"""A small transformer that predicts draws from urns, for `launch.strategies`.
 
   python -m launch.strategies --config=configs/strategies.py \\
       --predictors=memorising,generalising \\
       --sweep=task.num_urns=4,16,64,256,1024 --sweep=seed=0..2
 
-With few urns it comes to know them, and weighs them by the balls; with many it counts
-the balls, which is right for new urns, too (Wurgaft et al., arXiv 2506.17859).
-`--config.model.mixer=mamba` takes another mixer, as in configs/transformer.py, and
-`:task=NAME` another task, such as markov_chain or task_pool.
+With few urns in training the model memorises them: it predicts from the posterior over
+these urns. With many urns it generalises: it counts the balls that it has seen, which
+also suits new urns (Wurgaft et al., arXiv 2506.17859).
+
+`--config.model.mixer=mamba` chooses another mixer, as in configs/transformer.py. The
+variant `:task=NAME` chooses another task, such as markov_chain or task_pool.
 """
 
 from typing import Any
@@ -18,13 +20,14 @@ from configs import common, transformer
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of two layers of width 32; configs/transformer.py has all fields."""
+  """Returns the config of two layers of width 32; see configs/transformer.py."""
   config: Any = transformer.get_config('task=urns').unlock()
   config.model.num_layers, config.model.width, config.model.num_heads = 2, 32, 1
   config.model.tokens, config.model.positions = 'shifted', 'rotary'
   config.task.context_length = 32
-  config.objective.labels = 'observed'  # as in the papers
-  config.optimizer.schedule = 'constant'  # so that each step is one of a longer run
+  config.objective.labels = 'observed'  # The papers train on observed labels.
+  # With a constant rate each step is also a step of a longer run.
+  config.optimizer.schedule = 'constant'
   config.checkpoint.steps = 'log'
   config.train.num_steps, config.train.batch_size = 2000, 64
   config.train.log_every, config.eval.every = 250, 500

@@ -1,12 +1,14 @@
-"""The cells of launch.atlas: models and tasks, and how they are trained.
+"""The models and tasks of launch.atlas, and how each cell is trained.
 
-All models of a scale have the same optimizer and batch size and, but for linear
-attention, the same number of weights. All transformers differ only in their mixer.
-Tokens are `joint`, with x and its label in one, as in arXiv 2512.04268. There are no
-positions, so that a model can read longer contexts, and the loss is that of the query.
-With separate tokens for x and y, a model first has to learn which belong together.
-Where prompts have no labels, as in `parity`, models that can are trained on the answer
-at every symbol.
+A cell is a model, a task, an initial guess and a context length. All models of a scale
+have the same optimizer and batch size and, except for linear attention, the same number
+of weights within 10 %. All transformers differ only in their mixer.
+
+Tokens are `joint`: one token has x and its label, as in arXiv 2512.04268. With separate
+tokens for x and y a model would first have to learn which of them belong together.
+Tokens have no positions, so that a model can read longer contexts. The loss is that of
+the query. On tasks whose prompts show no labels, such as `parity`, models that can are
+trained on the answer at every symbol.
 """
 
 import functools
@@ -21,12 +23,13 @@ from zoo.core.errors import check_name
 from zoo.core.registry import MODELS, TASKS, check_registered, parameters
 
 CELL_GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
-# One layer of linear attention: its size is that of its matrices, and it has its own
-# guess. Where theory covers the task, its lowest known risk is taken.
+# Models with one layer of linear attention. The task alone sets their size, and each
+# has its own guess. On tasks that the theory covers, the atlas takes the lowest known
+# risk of the model in place of training it.
 LINEAR_ATTENTION = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'
 
 _LAYERS = {'num_layers': 2, 'num_heads': 2}
-# File, variant and hyper-parameters of the models that a mixer's name does not give.
+# Config file, variant and hyper-parameters of the models that are not named by a mixer.
 _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
   'looped': ('transformer', 'looped', {'num_loops': 8, 'num_trained_loops': 6}),
   'set': ('transformer', 'set', _LAYERS),
@@ -38,21 +41,28 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 class _Task(NamedTuple):
-  """A task with fields that differ from its defaults."""
+  """A task of the atlas.
+
+  Attributes:
+    name: The registered name of the task.
+    fields: The fields that differ from the defaults of its class.
+    guesses: The initial guesses that are trained unless others are named.
+  """
 
   name: str
   fields: Mapping[str, Any]
-  guesses: Sequence[str] = ('zero',)  # that are trained unless others are named
+  guesses: Sequence[str] = ('zero',)
 
 
 _SMALL = {'num_features': 3, 'context_length': 6, 'prior_mean': 0.0}
 _FIVE = {'num_features': 5, 'context_length': 10}
-# Eight keys with a value each, of which one is asked for.
+# A prompt has eight keys with a value each, and asks for the value of one of them.
 _RECALL = {'num_keys': 8, 'num_values': 8, 'num_pairs': 8, 'context_length': 8}
-# No w·x approximates an even function, so these tasks have no linear guess.
+# A linear guess w·x cannot approximate an even function of x, so the tasks whose mean
+# label is even are trained with guesses of networks.
 _NETWORKS = 'zero', 'network', 'residual_network'
-# If a name ends in `prior`, the mean label given x is not 0 everywhere. In `prior` and
-# `logistic_prior` it is, or depends on, w*·x; in the others it is even in x.
+# On tasks whose names end in `prior`, the mean label depends on x. It is w*·x on
+# `prior`, a function of w*·x on `logistic_prior`, and an even function on the others.
 _TASKS = {
   'linear': _Task('linear_regression', _SMALL),
   'noisy': _Task('linear_regression', {**_SMALL, 'noise_std': 0.5}),
@@ -62,7 +72,7 @@ _TASKS = {
   'tree': _Task('decision_tree', {'num_features': 4, 'context_length': 16, 'depth': 2}),
   'recall': _Task('associative_recall', _RECALL),
   'parity': _Task('parity_prefix', {'context_length': 23}),
-  # So many classes that their labels are read from the context (arXiv 2312.03002).
+  # With so many classes a model reads labels from the context (arXiv 2312.03002).
   'clusters': _Task(
     'labelled_clusters',
     {
@@ -73,11 +83,11 @@ _TASKS = {
       'burstiness': 2,
     },
   ),
-  # The same chain in all prompts, of which the hidden state has to be inferred.
+  # All prompts have the same chain, whose hidden state has to be inferred.
   'hidden_markov': _Task(
     'hidden_markov', {'num_states': 4, 'num_symbols': 4, 'context_length': 24}
   ),
-  # A fresh chain of order 2 in each prompt, whose transitions have to be counted.
+  # Each prompt has a new chain of order 2, whose transitions have to be counted.
   'markov': _Task('markov_chain', {'num_symbols': 2, 'order': 2, 'context_length': 24}),
   'prior': _Task(
     'linear_regression',
@@ -93,17 +103,19 @@ _TASKS = {
     'quadratic_regression', {**_FIVE, 'prior_mean': 2.0}, _NETWORKS
   ),
   'relu_network': _Task('relu_network', {**_FIVE, 'hidden_features': 20}),
-  # The prior mean 0.75 √(20/π) |x| has about three quarters of the second moment.
+  # About three quarters of the second moment of a label come from its mean, which is
+  # 0.75 √(20/π) |x|.
   'relu_network_prior': _Task(
     'relu_network', {**_FIVE, 'hidden_features': 20, 'output_mean': 0.75}, _NETWORKS
   ),
-  # Over a full turn of phases the mean is 0, over half a turn it is a cosine of x.
+  # With phases over a full turn the mean label is 0; with the default, half a turn, it
+  # is a cosine of x.
   'sinusoid': _Task(
     'sinusoid', {'context_length': 10, 'phase_range': (0.0, 2 * math.pi)}
   ),
   'sinusoid_prior': _Task('sinusoid', {'context_length': 10}, _NETWORKS),
 }
-# The tasks that are trained unless others are named; those with five seeds.
+# The tasks that are trained unless others are named.
 DEFAULT_TASKS = (
   'linear',
   'noisy',
@@ -116,16 +128,24 @@ DEFAULT_TASKS = (
   'hidden_markov',
   'markov',
 )
+# The tasks that are trained with five seeds; others have three.
 _FIVE_SEEDS = 'linear', 'noisy', 'prior'
 
 
 class Scale(NamedTuple):
-  """How large models are, and how long they are trained by default."""
+  """How large models are, and how long they are trained by default.
 
-  weights: int  # of each model, within 10 %
-  budgets: tuple[float, ...]  # of operations of training, for each seed
-  task: Mapping[str, Any]  # fields of all tasks that have them
-  model: Mapping[str, Any]  # fields of all models that have them
+  Attributes:
+    weights: The number of weights of each model, which it has within 10 %.
+    budgets: The numbers of operations for which each seed is trained, increasing.
+    task: Fields that are set in all tasks that have them.
+    model: Fields that are set in all models that have them.
+  """
+
+  weights: int
+  budgets: tuple[float, ...]
+  task: Mapping[str, Any]
+  model: Mapping[str, Any]
 
 
 DEFAULT_MODELS = (
@@ -152,7 +172,7 @@ DEFAULT_MODELS = (
 )
 SCALES = {
   'laptop': Scale(25_000, (1e11, 3e11, 1e12), {}, {}),
-  # The sizes of Garg et al. (arXiv 2208.01066).
+  # These are the sizes of Garg et al. (arXiv 2208.01066).
   'gpu': Scale(
     9_500_000,
     (1e15, 3e15, 1e16),
@@ -163,25 +183,34 @@ SCALES = {
 
 
 def list_models() -> list[str]:
-  """The names of the models, also of one's own.
+  """Returns the names of all models, your own included.
 
-  A mixer's name means a transformer with that mixer.
+  The name of a mixer means a transformer with that mixer.
   """
   return [*dict.fromkeys([*zoo.list_mixers(), *_MODELS, *zoo.list_models()])]
 
 
 def list_tasks() -> list[str]:
-  """The names of the tasks: of those above, and of all others with their defaults."""
+  """Returns the names of the tasks above and of all others, which have defaults."""
   return [*dict.fromkeys([*_TASKS, *zoo.list_tasks()])]
 
 
 def guesses_of(
   model: str, task: str, asked: Sequence[str] = ()
 ) -> Sequence[str | None]:
-  """The guesses that a model is trained with on a task, of those asked for if any.
+  """Returns the initial guesses with which a model is trained on a task.
 
-  A class that has an argument `guess` lists in `guesses` what it may be. None if the
-  model has no such argument, or takes none of them.
+  Args:
+    model: One of `list_models()`.
+    task: One of `list_tasks()`.
+    asked: The guesses that the user wants; by default those of the task.
+
+  Returns:
+    The guesses that the model can take, which its class lists as `guesses`; [None] if
+    it takes none of them or has no argument `guess`.
+
+  Raises:
+    UserError: If the model is unknown.
   """
   name = check_registered('model', _made(model)[0], MODELS)
   cls = MODELS[name]
@@ -194,12 +223,12 @@ def _task(name: str) -> _Task:
 
 
 def seeds_of(task: str) -> range:
-  """The seeds of each cell of a task: five on the tasks of the README, else three."""
+  """Returns the seeds of each cell of a task: five for some tasks, else three."""
   return range(5 if task in _FIVE_SEEDS else 3)
 
 
 def _made(model: str) -> tuple[str, str, dict[str, Any]]:
-  """The file, the variant and the hyper-parameters of a model."""
+  """Returns the config file, the variant and the hyper-parameters of a model."""
   if model in zoo.list_mixers():
     return 'transformer', '', {**_LAYERS, 'mixer': model}
   return _MODELS.get(model, (model, '', {}))
@@ -212,9 +241,21 @@ def get_config(
   context_length: int | None = None,
   scale: str = 'laptop',
 ) -> Any:
-  """The config of a cell; raises UserError for an unknown name.
+  """Returns the config of a cell.
 
-  Without `context_length`, the task's own length at the scale applies.
+  Args:
+    model: One of `list_models()`.
+    task: One of `list_tasks()`.
+    guess: One of CELL_GUESSES. None keeps the default of the model.
+    context_length: Number of examples of a prompt (≥ 1). None takes that of the task at
+      this scale.
+    scale: One of SCALES.
+
+  Returns:
+    A ConfigDict, which does not set the learning rate or the number of steps.
+
+  Raises:
+    UserError: If a name is unknown.
   """
   sizes = SCALES[check_name('scale', scale, SCALES)]
   check_name('model', model, list_models())
@@ -223,7 +264,8 @@ def get_config(
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
-  if TASKS[task_name].shows_labels:  # otherwise all answers are trained
+  # On tasks without labels all answers are trained.
+  if TASKS[task_name].shows_labels:
     config.objective.positions = 'query'
   if 'tokens' in config.model:
     is_query = config.objective.positions == 'query'
@@ -244,20 +286,21 @@ def get_config(
 
 
 def _set_training(config: Any) -> None:
-  """The same optimizer and batches for all models."""
+  """Sets the optimizer and the batches, which all models share."""
   config.objective.name = 'sampled'
   config.train.batch_size = 64
   optimizer = config.optimizer
-  # The largest models have less than a hundred steps of the smallest budget.
+  # At the smallest budget the slowest models take less than a hundred steps.
   optimizer.schedule, optimizer.warmup_steps, optimizer.clip_norm = 'wsd', 20, 1.0
   # The atlas measures its models itself.
   config.eval.num_batches = config.eval.num_compared = 0
 
 
 def _set_width(config: Any, weights: int) -> None:
-  """Sets the width at which the model has as nearly as possible so many weights."""
+  """Sets the width at which the number of weights is nearest to `weights`."""
   heads = config.model.get('num_heads', 1)
-  # Late: a mistyped flag is reported once config files are read, and soon.
+  # Imported here because the module is slow to import, and a mistyped flag should be
+  # reported at once.
   building = importlib.import_module('zoo.config.building')
 
   @functools.cache
@@ -265,7 +308,7 @@ def _set_width(config: Any, weights: int) -> None:
     config.model.width = width
     return building.num_weights(building.abstract_model(config))
 
-  # Weights grow about as the square of the width.
+  # The number of weights grows about as the square of the width.
   width, tried = 32 // heads * heads, set()
   while width not in tried:
     tried.add(width)

@@ -1,10 +1,11 @@
-"""SmolLM2 with several kinds of guesses and numbers of examples.
+"""An ablation of SmolLM2: several kinds of guesses × numbers of examples.
 
   python -m launch.llm --config=configs/llm/ablation.py --data=STSB --out=runs/ablation
 
-STSB is the folder of the files; studies/llm/README.md has other benchmarks, as in
-`ablation.py:trec_qa`. Rerun the same command to resume after an interruption, or with
-more names to add cells:
+STSB is the folder with the files of the benchmark. Other benchmarks are variants, such
+as `ablation.py:trec_qa`; studies/llm/README.md lists them. Rerun the same command to
+resume after an interruption. Rerun it with more guesses or numbers of examples to add
+cells:
 
   --config.ablation.guesses="('cosine', 'oracle')" --config.ablation.num_examples="(0,)"
 """
@@ -18,7 +19,7 @@ from studies.llm.config import ablation_section
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of the ablation; for variants see the defaults."""
+  """Returns the config of the ablation; configs/llm/defaults.py has the variants."""
   config: Any = smollm2.get_config(variant)
   with config.unlocked():
     # Each cell has its own guess and number of examples.
@@ -27,17 +28,18 @@ def get_config(variant: str = '') -> ConfigDict:
     del config.prompts.num_examples
     config.ablation = ablation = ablation_section()
 
-    # The same queries in each cell, so that cells are compared on the same prompts.
+    # All cells have the same queries, so that they are compared on the same prompts.
     config.prompts.num_prompts = 24
-    # No guess was fitted to dev, so that its examples show how good the guesses are.
+    # No guess was fitted to dev, so its examples show how good guesses are on new text.
     config.prompts.context_split = 'dev'
-    # Enough for an answer, or for one that repeats the query.
+    # This is enough for an answer, also for one that repeats the query.
     config.readouts.max_new_tokens = 64
 
-    if config.benchmark.low is None:  # labels are classes, to which nothing is added
+    # Without `low` labels are classes. Noise then replaces a class by another one.
+    if config.benchmark.low is None:
       ablation.guesses = 'network', 'cosine', 'constant', 'shuffled', 'wrong', 'oracle'
-      ablation.noise = (0.0, 0.2, 0.4, 0.6, 0.8)  # probabilities of another class
-    if 'smoke' in variant.split(','):  # few cells of few prompts
+      ablation.noise = (0.0, 0.2, 0.4, 0.6, 0.8)  # Probabilities of another class.
+    if 'smoke' in variant.split(','):
       config.prompts.num_prompts = 4
       config.readouts.max_new_tokens = 20
       ablation.guesses = ('cosine', 'wrong', 'oracle')

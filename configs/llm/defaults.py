@@ -1,7 +1,8 @@
 """The fields of a language-model experiment for each published benchmark.
 
-The file of a model, such as configs/llm/smollm2.py, takes these and sets its own.
-studies/llm/config.py has the default of each field and says what it may be.
+The config file of a model, such as configs/llm/smollm2.py, starts from these fields and
+sets its own values. studies/llm/config.py says what each field means, which values it
+may have and what its default is.
 """
 
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from studies.llm.config import all_fields
 from zoo.core.errors import UserError, check_name
 
-# The section `benchmark` of published ones; if not given, the inputs are two sentences.
+# The section `benchmark` of each published benchmark. The inputs are two sentences
+# unless given.
 _BENCHMARKS: dict[str, dict[str, Any]] = {
   'stsb': {
     'instruction': (
@@ -45,12 +47,21 @@ _BENCHMARKS: dict[str, dict[str, Any]] = {
 
 
 def get_config(variant: str = '') -> Any:
-  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
+  """Returns the experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
-  The variant is the name of a published benchmark (default `stsb`), `smoke`, or both
-  with a comma between them; `smoke` has four prompts of two examples each. Context
-  examples are sampled from train, as in the paper, whose guess network fits them far
-  better than the query. With `dev` the network was trained on neither.
+  Examples of the context are sampled from train, as in the paper. The guess network is
+  trained on the same data, so it fits the examples far better than the query. With
+  `prompts.context_split = 'dev'` the network has seen neither of them.
+
+  Args:
+    variant: The name of a published benchmark (`stsb` by default), `smoke`, or both,
+      joined by a comma. `smoke` has four prompts of two examples each.
+
+  Returns:
+    A ConfigDict, which is not locked.
+
+  Raises:
+    UserError: If a variant is unknown, or if there are several benchmarks.
   """
   parts = [part for part in variant.split(',') if part]
   for part in parts:
@@ -62,7 +73,7 @@ def get_config(variant: str = '') -> Any:
   inputs = 'Sentence 1', 'Sentence 2'
   config.benchmark.update({'name': name, 'inputs': inputs, **_BENCHMARKS[name]})
   if name == 'trec_qa':
-    config.prompts.num_prompts = 68  # all questions of test
+    config.prompts.num_prompts = 68  # These are all questions of test.
   if 'smoke' in parts:
     config.prompts.num_prompts, config.prompts.num_examples = 4, 2
     config.readouts.max_new_tokens = 20

@@ -1,11 +1,12 @@
-"""SmolLM2 on your own benchmark, here of texts that are labelled with classes.
+"""SmolLM2 on your own benchmark, here texts that are labelled with classes.
 
   python -m launch.llm --config=configs/llm/own_benchmark.py --data=DIR --out=runs/own
 
-DIR has train.jsonl and test.jsonl, and dev.jsonl for `prompts.context_split = 'dev'`. A
-line is {"inputs": ["a text"], "label": "happy"}, with as many inputs as
-`benchmark.inputs` has names. Labels are all names of classes, or all numbers; for
-numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
+Copy this file and edit the wording. DIR is a folder with train.jsonl and test.jsonl; it
+also has dev.jsonl if `prompts.context_split` is 'dev'. Each line of a file is one
+example, such as {"inputs": ["a text"], "label": "happy"}, with as many inputs as
+`benchmark.inputs` has names. The labels are all names of classes or all numbers. For
+numbers set their range, `benchmark.low` and `benchmark.high`.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from zoo.core.errors import check_name
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of your own benchmark; the variant `smoke` has four prompts."""
+  """Returns the config of your own benchmark; the variant `smoke` has four prompts."""
   if variant:
     check_name('variant', variant, ['smoke'])
   config = defaults.get_config(variant)
