@@ -1,4 +1,4 @@
-"""The command-line programs; importing this package imports the library."""
+"""The commands. Importing this package imports the library, which takes seconds."""
 
 import importlib.util
 import os
@@ -7,14 +7,15 @@ import sys
 
 
 def refuse_shadows() -> None:
-  """Exits with code 2 if something of another project hides a package of this one.
+  """Exits with code 2 if the packages of this project would not be imported.
 
-  `python -m launch.main` looks for packages in the current folder first.
+  `python -m launch.main` looks for packages in the current folder first, which may have
+  a package or a module of the same name.
   """
   home = pathlib.Path(__file__).resolve().parents[1]
   for name in 'zoo', 'configs', 'studies':
     spec = importlib.util.find_spec(name)
-    if spec is None:  # an import says it better
+    if spec is None:  # The import itself will raise a better error.
       continue
     place = spec.origin or next(iter(spec.submodule_search_locations or []), '')
     if not pathlib.Path(place).resolve().is_relative_to(home / name):
@@ -28,20 +29,20 @@ def refuse_shadows() -> None:
 
 refuse_shadows()
 # On some CPUs XLA prints two long errors for each program that it reads from the cache
-# on disk, though this machine has compiled it (openxla/xla, issue 44565). What ends a
-# process is still printed, and all the rest with TF_CPP_MIN_LOG_LEVEL=1, JAX's default.
+# on disk, although this machine has compiled it (openxla/xla, issue 44565). Level 3
+# still prints errors that end the process. JAX's default, level 1, prints all of them.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-# With this pass XLA aborts, or does not end, while it compiles a transformer for a GPU
-# (openxla/xla, issue 47381). XLA also aborts if it does not know a flag: try this one
-# before the bounds of jax in pyproject.toml change.
+# With this pass XLA aborts, or never ends, while it compiles a transformer for a GPU
+# (openxla/xla, issue 47381). XLA also aborts if it does not know a flag, so the flag
+# must be tried before the bounds of jax in pyproject.toml change.
 _PASS = '--xla_gpu_enable_triton_gemm'
 _flags = os.environ.get('XLA_FLAGS', '').split()
 if not any(flag.partition('=')[0] == _PASS for flag in _flags):
   os.environ['XLA_FLAGS'] = ' '.join([*_flags, f'{_PASS}=false'])
 try:
-  from launch import cli as cli  # takes seconds, half of them for JAX
+  from launch import cli as cli
 except ValueError as error:
-  # JAX cannot parse one of its environment variables, which it names.
+  # JAX raises this if it cannot parse one of its environment variables, and names it.
   variables = [name for name in os.environ if name.startswith('JAX_')]
   if not any(name in str(error).upper() for name in variables):
     raise

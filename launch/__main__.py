@@ -1,4 +1,4 @@
-"""All commands in one: `python -m launch COMMAND` is `python -m launch.COMMAND`."""
+"""Runs any command: `python -m launch COMMAND` is `python -m launch.COMMAND`."""
 
 import importlib
 import sys
@@ -26,11 +26,12 @@ COMMANDS = {
 
 
 def main() -> None:
-  """Runs the command that the first argument names; exit code 2 if there is none."""
+  """Runs the command of the first argument; exits with code 2 if it is unknown."""
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
   if name in COMMANDS:
     command = importlib.import_module(f'launch.{name}')
-    # What --help prints: the docstring of the program, and the flags of its module.
+    # absl's --help prints the docstring of __main__, and the flags of the module that
+    # argv[0] names.
     __main__.__doc__ = command.__doc__
     sys.argv = [command.__name__, *sys.argv[2:]]
     cli.run(command.main, takes_names=name == 'headlines')

@@ -1,12 +1,14 @@
-"""Compiles training for a TPU slice, without having it, and checks whether it fits.
+"""Compiles training for a TPU slice that you need not have, and checks whether it fits.
 
   python -m launch.aot --config=configs/scale.py --topology=v5e:4x8
   python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
   python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
 
-This trains nothing. It needs no TPU, only pip install 'icl-zoo[tpu]'. `auto` finds the
-smallest listed slice on which training fits, and `all` tries all of them, up to 256
-chips. The exit code is 1 if training does not fit.
+This command trains nothing and needs no TPU, only pip install 'icl-zoo[tpu]'. It
+reports the memory of a training step on each chip and the traffic between chips. With
+--topology=auto it finds the smallest listed slice on which training fits; with
+--topology=all it tries all listed slices, up to 256 chips. The exit code is 1 if
+training does not fit.
 """
 
 import json
@@ -22,7 +24,7 @@ _CONFIG = config_flag.define(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _TOPOLOGY = flags.DEFINE_string(
-  'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4; auto; all.'
+  'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4, or auto, or all.'
 )
 _JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for the list of reports.')
 
@@ -32,7 +34,8 @@ def main() -> None:
   topology = _TOPOLOGY.value
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
-  jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
+  # On the CPU this process leaves any TPU to others.
+  jax.config.update('jax_platforms', 'cpu')
   # The compilation cache needs real devices.
   jax.config.update('jax_enable_compilation_cache', False)
   reports = []

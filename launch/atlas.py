@@ -1,18 +1,24 @@
-"""Trains architectures × tasks × initial guesses with the same number of operations.
+"""Trains many architectures on many tasks with equal compute, and compares them.
 
-  python -m launch.atlas                            # many hours; see its README
+  python -m launch.atlas              # many hours; see studies/atlas/README.md
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --budgets=1e10,1e11
   python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=gru
   python -m launch.atlas --scale=gpu                # on an accelerator
 
-The models, tasks and scales are in configs/atlas/__init__.py. Each cell is trained once
-for each budget of operations, those of products of matrices, forward and backward, at
-its own best learning rate: a halving search finds it at the smallest budget, and half
-and twice this rate are tried at each larger one. Rerun the same command to resume after
-an interruption, with other models, tasks or guesses to add their cells, or with more
-and larger --budgets, of which the smallest has to stay, to train the cells on. N
-processes divide the cells if each is started with --part=I/N, I = 1, …, N; afterwards
+A cell of the atlas is a model, a task, an initial guess and a context length.
+configs/atlas/__init__.py has the models, the tasks and the scales.
+
+Each cell is trained once for each budget. A budget is a number of operations: those of
+the matrix products of training, forward and backward. Each cell has its own learning
+rate. At the smallest budget a search by successive halving finds it; at each larger
+budget half and twice the rate are tried, too.
+
+Rerun the same command to resume after an interruption. Rerun it with other models,
+tasks or guesses to add their cells. Rerun it with more and larger --budgets to train
+the cells on; the smallest budget has to stay.
+
+N processes divide the cells if each is started with --part=I/N, I = 1, …, N; afterwards
 the command without --part writes the report.
 """
 
@@ -38,13 +44,13 @@ _SCALE = flags.DEFINE_enum(
   'scale',
   'laptop',
   [*cells.SCALES],
-  'laptop, or gpu: the sizes of Garg et al., on an accelerator.',
+  'How large models are: laptop, or gpu (the sizes of Garg et al.).',
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 23.'
+  'models', None, 'Names of mixers, of models, or of your own. Default: 23 of them.'
 )
 _TASKS = flags.DEFINE_list(
-  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 10.'
+  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 10 of them.'
 )
 _GUESSES = flags.DEFINE_list(
   'guesses',
@@ -55,18 +61,19 @@ _GUESSES = flags.DEFINE_list(
 _LENGTHS = flags.DEFINE_list(
   'context_lengths',
   None,
-  'Context lengths at which to train each task, e.g. 1,10,100. Default: its own.',
+  'Numbers of examples with which to train each task, e.g. 1,10,100. Default: the '
+  "task's own.",
 )
 _SEEDS = flags.DEFINE_string(
-  'seeds', None, 'Seeds of each cell, e.g. 0..4. Default: five or three from 0 on.'
+  'seeds', None, 'Seeds of each cell, e.g. 0..4. Default: 0..4 or 0..2, by the task.'
 )
 _BUDGETS = flags.DEFINE_list(
   'budgets',
   None,
-  'Operations of the training of each seed, increasing, e.g. 1e11,1e12. Default: of '
-  'the scale.',
+  'Numbers of operations of training for each seed, increasing, e.g. 1e11,1e12. '
+  'Default: those of the scale.',
 )
-_LAST_SEED = 9999  # 10⁶ is the seed of the search
+_LAST_SEED = 9999  # The search has the seed 10⁶, which no cell may have.
 _PART = cli.define_part('cells')
 _OUT = flags.DEFINE(
   cli.Workdir(),
@@ -161,7 +168,7 @@ def _budgets(texts: Sequence[str]) -> tuple[float, ...]:
 
 
 def _command() -> str:
-  """The command for this grid, without the folder and the part."""
+  """Returns the command for this grid, without the folder and the part."""
   chosen = [
     f'--{flag.name}={flag.serialize().partition("=")[2]}'
     for flag in flags.FLAGS.get_key_flags_for_module(__name__)

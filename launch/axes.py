@@ -1,4 +1,4 @@
-"""What --sweep means: the fields and the values of a grid of points."""
+"""Parses --sweep: the fields of a config that vary, and the values of each."""
 
 import json
 import math
@@ -8,14 +8,25 @@ from typing import Any
 
 from zoo.core.errors import UserError
 
-# One field, or several whose values go together.
+# The name of a field, or the names of several fields whose values go together.
 Fields = str | tuple[str, ...]
 
-_MAX_POINTS = 100_000  # each has its own folder
+_MAX_POINTS = 100_000  # Each point has its own folder.
 
 
 def parse_all(texts: Sequence[str]) -> tuple[dict[Fields, Sequence[Any]], list[str]]:
-  """The values of each --sweep by its fields, and all names; raises UserError."""
+  """Parses all --sweep flags of a command.
+
+  Args:
+    texts: The values of the flags.
+
+  Returns:
+    The values of each flag by its fields, and the names of all fields.
+
+  Raises:
+    UserError: If there is no flag, if one cannot be parsed, if two have the same field,
+      or if the grid has more than 100,000 points.
+  """
   if not texts:
     raise UserError('--sweep is missing; try --sweep=task.prior_mean=0,0.5,1')
   axes: dict[Fields, Sequence[Any]] = {}
@@ -32,10 +43,19 @@ def parse_all(texts: Sequence[str]) -> tuple[dict[Fields, Sequence[Any]], list[s
 
 
 def parse(text: str) -> tuple[Fields, Sequence[Any]]:
-  """The field and the values of a --sweep; raises UserError.
+  """Parses one --sweep flag.
 
-  Several fields, which go together, have a tuple of values for each point. Values are
-  JSON (numbers, lists, true, null), True, False, None, or else words.
+  Values are JSON (numbers, lists, true, null), True, False or None, or else words.
+
+  Args:
+    text: The flag's value: `field=value,value`, `field=first..last` for integers, or
+      `field,field=value:value,value:value` for fields whose values go together.
+
+  Returns:
+    The field and its values. If there are several fields, each value is a tuple.
+
+  Raises:
+    UserError: If the text cannot be parsed.
   """
   field, equals, values = text.partition('=')
   if not (field and equals and values):
@@ -59,7 +79,7 @@ def parse(text: str) -> tuple[Fields, Sequence[Any]]:
 def _parse_together(
   text: str, fields: list[str], values: str
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-  """Fields whose values go together, and a tuple of values for each point."""
+  """Parses fields whose values go together, into a tuple of values for each point."""
   points = [_split(point, ':') for point in _split(values, ',')]
   for point in points:
     if len(point) != len(fields) or '' in (*point, *fields):
@@ -71,7 +91,7 @@ def _parse_together(
 
 
 def _split(text: str, separator: str) -> list[str]:
-  """The parts of a text between separators that stand outside of lists and quotes."""
+  """Splits a text at the separators that stand outside of lists and quotes."""
   parts, depth, is_quoted = [''], 0, False
   for letter in text:
     is_quoted ^= letter == '"'
@@ -83,7 +103,7 @@ def _split(text: str, separator: str) -> list[str]:
   return parts
 
 
-# What Python writes for values that JSON has, too.
+# JSON has these values, but spells them differently.
 _PYTHON = {'None': None, 'True': True, 'False': False}
 
 

@@ -1,12 +1,13 @@
-"""Compares the speed of training with that of a plain program and of sampling alone.
+"""Measures the speed of training beside a plain program and sampling alone.
 
   python -m launch.benchmark                       # under two minutes on two cores
   python -m launch.benchmark --cases=heads,context,sweep --json=benchmark.json
   python -m launch.benchmark --scaling=scaling.png
   python -m launch.benchmark --models=gpt2_tiny,gpt2_small,delta,lstm
 
-Use an idle machine. The ratios also hold on a busy one, since the programs take turns.
-They are in the folder benchmarks of the repository, not in the installed package.
+Use an idle machine. The ratios of the speeds also hold on a busy one, since the
+programs take turns. The command needs a checkout of the repository: the installed
+package does not have the folder benchmarks.
 """
 
 import json
@@ -22,20 +23,21 @@ from zoo.core.errors import UserError, check_number
 flags.adopt_module_key_flags(cli)
 _JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for all numbers.')
 _REPEATS = flags.DEFINE_integer(
-  'repeats', 3, 'Runs of each program, in turns.', lower_bound=1
+  'repeats', 3, 'Number of runs of each program; programs take turns.', lower_bound=1
 )
 _SECONDS = flags.DEFINE_float('seconds', 0.25, 'Duration of a run in seconds.')
 _CASES = flags.DEFINE_list(
   'cases',
   ['lsa', 'yq_lsa', 'ltb', 'multi_head_lsa'],
-  'Linear attention to time: lsa, yq_lsa, ltb, multi_head_lsa (11 heads), heads (64 '
-  'heads), context (C = 10,000), sweep (of 32 points).',
+  'Cases of linear attention to time: lsa, yq_lsa, ltb, multi_head_lsa (11 heads), '
+  'heads (64 heads), context (10,000 examples) or sweep (32 points).',
 )
 _SCALING = flags.DEFINE(
   cli.File(),
   'scaling',
   None,
-  'Vary batch, context, features and heads instead; plot to this file.',
+  'Instead, vary the batch size, the context length, the features and the heads, and '
+  'plot the time of a step to this file (.png, .svg or .pdf).',
 )
 _MODELS = flags.DEFINE_list(
   'models',

@@ -1,4 +1,4 @@
-"""Lists the models, tasks, configs and trained checkpoints.
+"""Lists the models, mixers, tasks, configs and trained checkpoints.
 
 python -m launch.catalog
 """

@@ -1,4 +1,4 @@
-"""Code that all commands share: a user's mistake gives one line and exit code 2."""
+"""What all commands share: flags, errors, exit codes and the last lines of output."""
 
 import contextlib
 import gc
@@ -54,9 +54,9 @@ _IMPORT = flags.DEFINE_list(
 )
 
 RESUME = 'rerun the same command to resume'
-# To a command without a config, whose task and model are those of a checkpoint.
+# A command without a config takes its task and its model from a checkpoint.
 _SMALLER = 'a task with a smaller context_length, or a smaller model, takes less'
-# Libraries whose logs of INFO say nothing to users.
+# Libraries whose INFO logs are of no use to users.
 _TALKATIVE = (
   'absl',
   'fontTools',
@@ -69,8 +69,9 @@ _TALKATIVE = (
   'orbax',
   'tensorflow_datasets',
 )
-STOPPED = 143  # the exit code of a process that SIGTERM ends
-IN_USE = 75  # the exit code if another process uses the folder; launchers try again
+STOPPED = 143  # This is the exit code of a process that SIGTERM ends.
+# This is the exit code if another process uses the folder. Launchers then try again.
+IN_USE = 75
 
 # Flags that functions of this module define belong to the module that calls them.
 flags.disclaim_key_flags()
@@ -83,41 +84,58 @@ _Results = TypeVar('_Results')
 def run(main: Main, takes_names: bool = False) -> None:
   """Parses the flags, runs `main` and exits.
 
-  `main` is given the arguments that are not flags if it `takes_names`.
+  What ends the command decides what it prints and its exit code:
 
-  A UserError gives one line and exit code 2, or 75 if another process uses the folder,
-  a RunError one line and code 1, Ctrl-C in training one line and code 130; before
-  training it ends the process silently, as a closed pipe does with code 1. Anything
-  else is a bug, and keeps its traceback. If several processes all fail with the same
-  code, only the first prints the line. A process that fails alone exits without
-  cleanup: cleanup would wait for the other processes, which in turn wait for this one.
+  - A UserError prints one line, and the code is 2, or 75 if another process uses the
+    folder.
+  - A RunError prints one line, and the code is 1.
+  - Ctrl-C in training prints one line, and the code is 130. Before training it ends the
+    process silently.
+  - A closed pipe ends the process silently with code 1.
+  - Any other error is a bug and keeps its traceback.
+
+  If several processes all fail with the same code, only the first prints the line. A
+  process that fails alone exits without cleanup: cleanup would wait for the other
+  processes, which in turn wait for this one.
+
+  Args:
+    main: The function of the command.
+    takes_names: Whether `main` takes the list of arguments that are not flags. Without
+      it such an argument is a mistake.
   """
-  gc.freeze()  # what is imported stays; else collections and the exit search it
+  # Frozen objects are not searched by later garbage collections and at the exit.
+  gc.freeze()
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Before training Ctrl-C ends the process, also while it computes or imports.
+    # Before training Ctrl-C ends the process at once, even during an import.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
   if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(errors='backslashreplace')  # a terminal may lack ±
+    sys.stdout.reconfigure(errors='backslashreplace')  # A terminal may lack ±.
   handler = absl_logging.get_absl_handler()
   handler.python_handler.setStream(sys.stderr)
   handler.setFormatter(logging.Formatter('%(message)s'))
   handler.addFilter(_is_for_users)
-  # Where a folder cannot be created, Orbax forgets what it would have done there, and
-  # the error is said in one line.
+  # If a folder cannot be created, Orbax leaves this coroutine without awaiting it. The
+  # command prints the error itself, in one line.
   warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
   try:
     app.run(lambda argv: call(main, argv, takes_names), flags_parser=parse)
-  except KeyboardInterrupt:  # raised by training after saving everything
+  except KeyboardInterrupt:  # Training raises it after it has saved everything.
     _print_error(f'interrupted; {RESUME}')
     sys.exit(130)
 
 
 def parse(argv: list[str]) -> list[str]:
-  """Parses the flags and returns the other arguments; exits at a mistake in them.
+  """Parses the flags, and exits with one line if there is a mistake in them.
 
-  Modules of --import are imported first, wherever the flag stands: the config file,
-  which is read as soon as --config is parsed, may name models and tasks that they
-  register. An error of the user's own code is raised as it is.
+  The modules of --import are imported first, wherever the flag stands: absl reads the
+  config file as soon as it parses --config, and that file may name models and tasks
+  which the modules register. An error of the user's own code is raised as it is.
+
+  Args:
+    argv: The command line, its first entry the program.
+
+  Returns:
+    The arguments that are not flags, the program included.
   """
   try:
     for name in _modules(FLAGS.read_flags_from_files(argv[1:], force_gnu=False)):
@@ -127,26 +145,26 @@ def parse(argv: list[str]) -> list[str]:
   except OwnCodeError as error:
     own = error.__cause__
     assert own is not None
-  except SystemExit:  # absl treats --help as a failure
+  except SystemExit:  # absl exits with code 1 after --help.
     sys.exit(0)
   except RunError as error:
     _exit(1, error)
-  except (AttributeError, KeyError):  # as ml_collections says that a field is unknown
+  except (AttributeError, KeyError):  # ml_collections raises them for unknown fields.
     if mistake := config_flag.unknown_field(argv):
       _exit(2, mistake)
     raise
   except (UserError, flags.Error) as error:
     own = config_flag.raised_by_file(error)
     if own is None:
-      cause = error.__context__  # absl replaces the message
+      cause = error.__context__  # absl replaces the message of a UserError.
       _exit(2, cause if isinstance(cause, UserError) else error)
     if isinstance(own, UserError):
       _exit(2, own)
-  raise own from own.__cause__  # here, so that its traceback ends in the user's file
+  raise own from own.__cause__  # Raised here, its traceback ends in the user's file.
 
 
 def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
-  """Runs `main` after the flags are parsed; if `main` fails, exits as `run` does."""
+  """Runs `main` after the flags are parsed; exits as `run` describes if it fails."""
   try:
     if arguments[1:] and not takes_names:
       raise UserError(
@@ -158,13 +176,13 @@ def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
       keep_compiled_programs()
     main(*([arguments[1:]] if takes_names else []))
     sys.stdout.flush()
-  except BrokenPipeError:  # the reader has enough, as `head` does
+  except BrokenPipeError:  # The reader has closed the pipe, as `head` does.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
   except UserError as error:
     _exit(IN_USE if isinstance(error, InUseError) else 2, error)
   except RunError as error:
-    if reason := _no_device():  # the cause of any other error
+    if reason := _no_device():  # Without a device any other error follows from it.
       _exit(2, reason)
     _exit(1, error)
   except Exception as error:
@@ -183,7 +201,7 @@ def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
 
 
 class Folder(flags.ArgumentParser[pathlib.Path]):
-  """Parses the folder that a flag names."""
+  """A parser of flags that name a folder."""
 
   def parse(self, argument: str) -> pathlib.Path:
     if not argument:
@@ -192,14 +210,14 @@ class Folder(flags.ArgumentParser[pathlib.Path]):
 
 
 class Workdir(flags.ArgumentParser[str | pathlib.Path]):
-  """Parses a folder, or a bucket's URL, which stays text, without a final slash."""
+  """A parser of flags that name a folder, or a bucket's URL, which stays a string."""
 
   def parse(self, argument: str) -> str | pathlib.Path:
     return argument.rstrip('/') if is_url(argument) else Folder().parse(argument)
 
 
 class File(flags.ArgumentParser[pathlib.Path]):
-  """Parses the file that a flag names, which need not exist."""
+  """A parser of flags that name a file in a folder that exists."""
 
   def parse(self, argument: str) -> pathlib.Path:
     path = user_path(argument)
@@ -214,14 +232,14 @@ class _PartParser(flags.ArgumentParser[Part]):
 
 
 def define_part(things: str) -> flags.FlagHolder[Part | None]:
-  """Defines --part, by which processes divide the `things` that a command trains."""
+  """Defines --part, with which processes divide the `things` that a command trains."""
   return flags.DEFINE(
     _PartParser(),
     'part',
     None,
     f'I/N: train only the I-th of N parts of the {things}, and write no table or '
     'report. The parts may be trained at the same time, by processes that share only '
-    'the folder; one that was stopped or killed is started again with the same '
+    'the folder. If a process is stopped or killed, start it again with the same '
     'command. After all parts the command without --part writes the results.',
   )
 
@@ -229,36 +247,36 @@ def define_part(things: str) -> flags.FlagHolder[Part | None]:
 def define_only(things: str) -> flags.FlagHolder[list[str]]:
   """Defines --only, which names some of the `things` that a command computes."""
   return flags.DEFINE_list(
-    'only', [], f'Names of {things}: compute these alone. Default: all.'
+    'only', [], f'Names of {things}: compute only these. Default: all.'
   )
 
 
 def define_again() -> flags.FlagHolder[bool]:
-  """Defines --again, which computes stale rows of a study again."""
+  """Defines --again, which recomputes the stale rows of a study."""
   return flags.DEFINE_bool(
     'again',
     False,
-    'Compute rows again that are stale, which are of other settings or of another '
+    'Recompute stale rows: those that were computed with other settings, or by another '
     'version of the library.',
   )
 
 
 def folder_of(flag: flags.FlagHolder[pathlib.Path | None]) -> pathlib.Path | None:
-  """The folder of a flag, None if it is not given; raises UserError for a file."""
+  """Returns the folder of a flag, or None if not given; raises UserError for a file."""
   if flag.value is not None and flag.value.is_file():
     raise UserError(f'--{flag.name} is {str(flag.value)!r}, which is not a folder')
   return flag.value
 
 
 def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
-  """A folder of what is probed: the checkpoint as it was given, and these words."""
+  """Returns the default folder of a probe, named by the checkpoint and the words."""
   name = '-'.join([checkpoint.strip('/'), *words])
   return pathlib.Path('checkpoints/probes', re.sub(r'[^\w.-]+', '_', name))
 
 
 @contextlib.contextmanager
 def writing(out: pathlib.Path) -> Iterator[None]:
-  """Raises UserError in place of an OSError of the block, which writes into `out`."""
+  """Turns an OSError of the block, which writes into `out`, into a UserError."""
   try:
     yield
   except OSError as error:
@@ -274,11 +292,18 @@ def print_results(
   out: str | pathlib.Path,
   part: Part | None = None,
 ) -> None:
-  """Ends a command: it was stopped, a part is done, or there are results to show.
+  """Ends a command: prints its results, or that a part is done, or that it was stopped.
 
-  Where SIGTERM has stopped it, and there are no `results`, everything is saved, and the
-  exit code 143 tells a scheduler to start the command again. All processes of a run
-  must call this function.
+  All processes of a run must call this function.
+
+  Args:
+    results: The results. None says that SIGTERM has stopped the command, after it has
+      saved everything. The process then exits with code 143, which tells a scheduler to
+      start the command again.
+    table: A function that makes a text of the results.
+    where: A sentence that says where the results are.
+    out: The folder from which the command resumes.
+    part: The part that was computed; None if the command computed all.
   """
   if results is None:
     together = processes.end_together(STOPPED)
@@ -297,7 +322,7 @@ def print_results(
 
 
 def _modules(arguments: list[str]) -> list[str]:
-  """The modules that --import names."""
+  """Returns the modules that --import names."""
   names = []
   for argument, following in itertools.zip_longest(
     arguments, arguments[1:], fillvalue=''
@@ -312,7 +337,8 @@ def _import(name: str) -> None:
   """Imports a module of the user; raises UserError for one that does not exist."""
   if not name:
     raise UserError('--import is empty; it must name a module, such as my_models')
-  if '' not in sys.path and os.getcwd() not in sys.path:  # started with -P
+  # `python -P` leaves the current folder out of the path.
+  if '' not in sys.path and os.getcwd() not in sys.path:
     sys.path.insert(0, os.getcwd())
   if name.endswith('.py'):
     raise UserError(f'--import={name}: give the name of the module, without .py')
@@ -322,7 +348,8 @@ def _import(name: str) -> None:
     try:
       importlib.import_module(name)
     except ModuleNotFoundError as error:
-      if f'{name}.'.startswith(f'{error.name}.'):  # not one that the module imports
+      # The module itself may exist and import one that does not; that error is kept.
+      if f'{name}.'.startswith(f'{error.name}.'):
         raise _no_module(name) from error
       raise
 
@@ -334,9 +361,10 @@ def _no_module(name: str) -> UserError:
 
 
 class OwnCodeError(Exception):
-  """Carries an error of a module of --import, its cause, past the checks of `parse`.
+  """Wraps an error of the user's own code, so that `parse` does not misread it.
 
-  These would take a KeyError or a SystemExit of the module for one of the flags.
+  Without it `parse` would take a KeyError or a SystemExit of a module of --import for a
+  mistake in the flags. The error is the cause of this one.
   """
 
 
@@ -344,18 +372,18 @@ class OwnCodeError(Exception):
 def own_code() -> Iterator[None]:
   """Runs code of the user's own, whose errors keep their tracebacks.
 
-  Only a UserError or a RunError, which say it all, will be one line.
+  Only a UserError or a RunError is printed as one line, which says enough.
   """
   try:
     yield
   except (UserError, RunError, KeyboardInterrupt):
     raise
-  except BaseException as error:  # also SystemExit, which --help raises, too
+  except BaseException as error:  # It includes SystemExit, which --help also raises.
     raise OwnCodeError from error
 
 
 def _no_device() -> str | None:
-  """Why JAX has no device to compute on; None if it has one."""
+  """Returns why JAX has no device to compute on; None if it has one."""
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
@@ -366,10 +394,10 @@ def _no_device() -> str | None:
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-  """Whether a log record is a warning, or not of the libraries that we use.
+  """Returns whether a log record is shown: warnings, and INFO of our own code.
 
-  Orbax logs 67 lines per save. It logs an error of its threads with a traceback, and
-  raises it as well, so that the command ends with one line that says it.
+  Orbax logs 67 lines per save. It also logs each error of its threads with a traceback;
+  these are hidden, since Orbax raises the error as well and the command prints it.
   """
   installed, path = pathlib.Path(jax.__file__).parents[1], pathlib.Path(record.pathname)
   has_traceback = record.levelno >= logging.ERROR and record.exc_info

@@ -13,7 +13,7 @@ import jax
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
 
-_CACHE_BYTES = 2**30  # about 20,000 programs
+_CACHE_BYTES = 2**30  # This holds about 20,000 programs.
 
 
 def keep_compiled_programs() -> None:
@@ -21,26 +21,26 @@ def keep_compiled_programs() -> None:
   if not jax.config.values['jax_compilation_cache_dir']:
     try:
       caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
-    except UserError:  # a user without a home folder, as in a container
+    except UserError:  # The user has no home folder, as in some containers.
       return
     folder = pathlib.Path(caches, 'icl_zoo', this_machine())
     jax.config.update('jax_compilation_cache_dir', str(folder))
     delete_least_used(folder, _CACHE_BYTES)
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
-    # Most of our programs compile faster than JAX's default of a second.
+    # JAX keeps programs that take a second to compile; most of ours take less.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
 
 
 def this_machine() -> str:
-  """A name for what compiled programs depend on: the release of jaxlib and the CPU.
+  """Returns a name for the release of jaxlib and the instruction set of the CPU.
 
-  JAX's own key of a program does not have the CPU's instruction set, so computers that
-  share a home folder would read programs with instructions that they lack.
+  JAX's own key of a program leaves out the instruction set. Computers that share a home
+  folder would otherwise read programs with instructions that they lack.
   """
   words = [platform.machine()]
-  with contextlib.suppress(OSError):  # on Linux alone
+  with contextlib.suppress(OSError):  # Only Linux has this file.
     for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
-      if line.startswith(('flags', 'Features')):  # x86, Arm
+      if line.startswith(('flags', 'Features')):  # These are the names on x86 and Arm.
         words += sorted(line.partition(':')[2].split())
         break
   digest = hashlib.sha256(' '.join(words).encode()).hexdigest()
@@ -50,10 +50,10 @@ def this_machine() -> str:
 def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
   """Deletes the least recently read files of a folder until `max_bytes` remain.
 
-  JAX could also bound its cache, but would then read all of it whenever it adds a
+  JAX can also limit the size of its cache, but then reads all of it whenever it adds a
   program, which takes a second with 20,000 programs.
   """
-  # No error matters here: another process may delete the same files.
+  # Errors are ignored, since another process may delete the same files.
   with contextlib.suppress(OSError):
     entries = [
       (entry.stat(follow_symlinks=False), entry.path) for entry in os.scandir(folder)
