@@ -1,8 +1,8 @@
-"""The flag --config: a config file, and a flag for each field of its config.
+"""The flag --config: a config file, with a flag for each field of its config.
 
-It is the flag of ml_collections for config files: `--config=FILE:VARIANT` calls
-`get_config(VARIANT)` of the file, and `--config.train.num_steps=200` sets a field of
-what that returns.
+ml_collections defines the flag. `--config=FILE:VARIANT` calls `get_config(VARIANT)` of
+the file, and `--config.train.num_steps=200` sets a field of the config that the
+function returns.
 """
 
 import pathlib
@@ -21,19 +21,20 @@ from zoo.core.errors import UserError, nearest
 from zoo.host.files import user_path
 
 FLAGS = flags.FLAGS
-# Fields whose value is a dictionary, with an example; others like them are sections.
+# Fields whose value is a dictionary, each with an example. Any other field that looks
+# like a dictionary is a section.
 _DICTIONARIES = {
   'model.mixer_options': "{'state_size': 32}",
   'optimizer.scales': "{'layers/*/value': 10.0}",
 }
-# The flag belongs to the module that calls `define`.
+# The flag is listed in --help as one of the module that calls `define`.
 flags.disclaim_key_flags()
 
-_HOME = pathlib.Path(__file__).resolve().parents[1]  # the folder that has configs/
+_HOME = pathlib.Path(__file__).resolve().parents[1]  # It has the folder configs/.
 
 
 class _OrNone(flags.ArgumentParser):
-  """A parser of fields that also takes None, which turns an optional field off."""
+  """A parser that also accepts None, which turns an optional field off."""
 
   def __init__(self, parser: flags.ArgumentParser):
     self._parser = parser
@@ -60,7 +61,10 @@ def define(
 
   Args:
     help_text: What the config is for.
-    fields: The fields that --help lists.
+    fields: The fields that --help lists; by default those of a training run.
+
+  Returns:
+    The flag, whose config `get` returns.
   """
   return config_flags.DEFINE_config_file(
     'config',
@@ -70,7 +74,7 @@ def define(
 
 
 def help_of(fields: Mapping[str, Field]) -> str:
-  """A line for each field: its flag, what it means, what it may be, its default."""
+  """Returns a line for each field: its flag, meaning, possible values and default."""
   return ''.join(
     f'\n--config.{name}: {field.comment} It may be {field.check.words()}. '
     f'(default: {field.default!r})'
@@ -79,10 +83,11 @@ def help_of(fields: Mapping[str, Field]) -> str:
 
 
 def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
-  """The config that the flag names; which fields it has depends on the command.
+  """Returns the config of the flag, whose fields depend on the command.
 
-  Raises UserError if the flag is missing, if its file returns something else, or if a
-  flag replaces a whole section.
+  Raises:
+    UserError: If the flag is missing, if its file returns anything but a ConfigDict, or
+      if a flag replaces a whole section.
   """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
@@ -102,17 +107,20 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
 
 
 def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
-  """A folder name for runs of the flag's config, made of its file and variant."""
+  """Returns a folder name for runs of the config, made of its file and variant."""
   path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
   return '-'.join([pathlib.Path(path).stem, *variant])
 
 
 def with_config_file(argv: Sequence[str]) -> list[str]:
-  """The arguments, in which --config names a file that exists.
+  """Returns the arguments with the path of the config file in --config.
 
-  From any folder, `configs/yq_lsa.py` is the file that ships, unless the folder has
-  such a file itself. `--config FILE` becomes one argument, `--config=FILE`. Raises
-  UserError if there is no such file.
+  `configs/yq_lsa.py` names the file that ships, whatever the current folder is, unless
+  that folder has such a file itself. The two arguments `--config FILE` become one,
+  `--config=FILE`.
+
+  Raises:
+    UserError: If there is no such file.
   """
   arguments, rest = [], list(argv)
   while rest:
@@ -126,7 +134,7 @@ def with_config_file(argv: Sequence[str]) -> list[str]:
 
 
 def _existing(text: str) -> str:
-  """`FILE` or `FILE:VARIANT`, with the path at which the file is."""
+  """Returns `FILE` or `FILE:VARIANT` with the path of an existing file."""
   if not text:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
   name, colon, variant = text.partition(':')
@@ -147,10 +155,10 @@ def _existing(text: str) -> str:
 
 
 def unknown_field(argv: Sequence[str]) -> UserError | None:
-  """The error for the first flag whose field the config of --config lacks, if any.
+  """Returns the error for the first flag that sets an unknown field; None if none does.
 
-  It reads the config file once more, since ml_collections keeps no config that a flag
-  does not fit.
+  The config file is read once more, since ml_collections drops the config when a flag
+  does not fit it.
   """
   arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
   files = [
@@ -182,7 +190,7 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
 
 
 def _unknown(field: str, known: Sequence[str]) -> UserError:
-  """The error for an unknown field, with the fields of what holds it."""
+  """Returns the error for an unknown field, which lists the fields of its section."""
   holder = field
   while not any(entry.startswith(f'{holder}.') for entry in known):
     holder = holder.rpartition('.')[0]
@@ -199,9 +207,9 @@ def _unknown(field: str, known: Sequence[str]) -> UserError:
 
 
 def raised_by_file(error: BaseException) -> BaseException | None:
-  """What the config file raised, which ml_collections and absl put into another error.
+  """Returns the error that the config file raised; None if the file did not fail.
 
-  None if it was not the file that failed.
+  ml_collections and absl raise other errors in its place, of which it is the context.
   """
   raised, cause = None, error.__context__
   while cause is not None:
@@ -226,9 +234,9 @@ def raised_by_file(error: BaseException) -> BaseException | None:
 
 
 def _in_flags(error: BaseException) -> bool:
-  """Whether an error was raised by a line of ml_collections, not of the config file."""
+  """Returns whether ml_collections raised an error, rather than the config file."""
   files = [place.filename for place in traceback.extract_tb(error.__traceback__)]
-  # It reads a value as a literal of Python, by the module of the standard library.
+  # ml_collections reads values with ast.literal_eval of the standard library.
   literals = str(pathlib.Path(traceback.__file__).with_name('ast.py'))
   last = [file for file in files if file not in (literals, config_dict.__file__)][-1]
   return last == config_flags.config_flags.__file__

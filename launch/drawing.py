@@ -1,12 +1,12 @@
-"""Flags of all commands that draw: texts, the legend, the size, the style, the format.
+"""Flags of all commands that draw: texts, legend, size, style and format.
 
   --title="In-context risk" --xlabel=step --ylabel=risk
   --legend=right            # or none, above, below, best, "upper left", …
   --size=column             # 3.3 inches wide; page: 6.75; or WIDTHxHEIGHT in inches
   --style=paper.mplstyle    # a style file of matplotlib
-  --format=png,pdf          # of commands that write pictures into a folder
+  --format=png,pdf          # for commands that write several pictures
 
-A picture has a CSV beside it with the numbers that it shows.
+Beside each picture the command writes a CSV with the numbers that it shows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
   from zoo.reports.style import Figure
 
 FORMATS = 'png', 'svg', 'pdf'
-# As in zoo.reports.style, which imports matplotlib and is slow to import.
+# zoo.reports.style has the same list, but imports matplotlib, which is slow.
 _LEGENDS = (
   'none',
   'above',
@@ -40,12 +40,12 @@ _LEGENDS = (
 )
 _MOST_INCHES = 50.0
 
-# Flags that functions of this module define belong to the module that calls them.
+# --help lists a flag that this module defines as one of the module that asked for it.
 flags.disclaim_key_flags()
 
 
 class _Size(flags.ArgumentParser[str | tuple[float, float]]):
-  """Parses column, page, or WIDTHxHEIGHT."""
+  """A parser of the size: column, page, or WIDTHxHEIGHT."""
 
   def parse(self, argument: str) -> str | tuple[float, float]:
     if argument in ('column', 'page'):
@@ -61,7 +61,7 @@ class _Size(flags.ArgumentParser[str | tuple[float, float]]):
 
 
 class _Legend(flags.ArgumentParser[str]):
-  """Parses the place of a legend."""
+  """A parser of the place of a legend."""
 
   def parse(self, argument: str) -> str:
     if argument not in _LEGENDS:
@@ -70,7 +70,7 @@ class _Legend(flags.ArgumentParser[str]):
 
 
 class _Formats(flags.ListParser):
-  """Parses names of formats."""
+  """A parser of names of formats, joined by commas."""
 
   def parse(self, argument: str | list[str]) -> list[str]:
     names = super().parse(argument)
@@ -80,19 +80,20 @@ class _Formats(flags.ListParser):
 
 
 class Drawing:
-  """The flags of one command, by which its pictures are drawn and saved."""
+  """The drawing flags of one command, which draws and saves its pictures by them."""
 
   def __init__(self, *, has_texts: bool = True, has_formats: bool = False):
     """Defines the flags.
 
     Args:
       has_texts: Whether the command takes --title, --xlabel and --ylabel.
-      has_formats: Whether it takes --format, since it names its pictures itself.
+      has_formats: Whether the command takes --format, because it chooses the names of
+        its pictures itself.
     """
     self._texts = {}
     if has_texts:
       self._texts = {
-        name: flags.DEFINE_string(name, None, f'{what} Default: of the picture.')
+        name: flags.DEFINE_string(name, None, f'{what} Default: its own.')
         for name, what in {
           'title': 'The title of the picture.',
           'xlabel': 'The label of its horizontal axis.',
@@ -103,17 +104,17 @@ class Drawing:
       _Legend(),
       'legend',
       None,
-      f'Where the legend stands: {", ".join(_LEGENDS)}. Default: of the picture.',
+      f'Place of the legend: {", ".join(_LEGENDS)}. Default: that of each picture.',
     )
     self._size = flags.DEFINE(
       _Size(),
       'size',
       None,
       'The size: column (3.3 inches wide, with smaller letters), page (6.75 inches '
-      'wide) or WIDTHxHEIGHT in inches. Default: of the picture, 8 inches wide.',
+      'wide) or WIDTHxHEIGHT in inches. Default: 8 inches wide.',
     )
     self._style = flags.DEFINE_string(
-      'style', None, 'A style file of matplotlib, which comes after the house style.'
+      'style', None, 'A style file of matplotlib, applied on top of the house style.'
     )
     self._formats = None
     if has_formats:
@@ -125,15 +126,15 @@ class Drawing:
     """Checks the flags before anything is computed or written.
 
     Args:
-      is_one: Whether the command draws one picture, which can have texts of its own.
-      why: What to do if it is not, after "it belongs to one picture; ".
+      is_one: Whether the command draws one picture, so that --title and labels fit it.
+      why: The end of the error message if it draws several: what the user can do.
 
     Returns:
-      The settings of the style file.
+      The settings of the style file; empty without one.
 
     Raises:
-      UserError: If a text is given for several pictures, or for a style file that does
-        not exist or that matplotlib does not read.
+      UserError: If a title or a label is given for several pictures, or if the style
+        file does not exist or is one that matplotlib cannot read.
     """
     given = [name for name, flag in self._texts.items() if flag.value is not None]
     if given and not is_one:
@@ -149,17 +150,18 @@ class Drawing:
 
   @contextlib.contextmanager
   def wishes(self, *, is_one: bool = True, why: str = '') -> Iterator[None]:
-    """Gives the pictures that the block draws the size, legend and style of the flags.
+    """Applies the size, legend and style of the flags to all pictures of the block.
 
     Args:
-      is_one: As of `check`.
-      why: As of `check`.
+      is_one: Whether the command draws one picture, so that --title and labels fit it.
+      why: The end of the error message if it draws several: what the user can do.
 
     Yields:
       Nothing.
 
     Raises:
-      UserError: As `check` does, before the block.
+      UserError: If a title or a label is given for several pictures, or if the style
+        file does not exist or is one that matplotlib cannot read.
     """
     style = self.check(is_one, why)
     from zoo.reports.style import Wishes, drawn_with
@@ -169,11 +171,11 @@ class Drawing:
 
   @property
   def formats(self) -> list[str]:
-    """The formats of --format."""
+    """The formats of --format, png for a command without this flag."""
     return ['png'] if self._formats is None else self._formats.value
 
   def set_texts(self, figure: Figure) -> None:
-    """Sets the title and the labels that are given: of the panel, or of all panels."""
+    """Sets the given title and labels, of a single panel or of the whole figure."""
     title, x_label, y_label = (
       self._texts[name].value if self._texts else None
       for name in ('title', 'xlabel', 'ylabel')
@@ -210,9 +212,10 @@ class Drawing:
 
     Args:
       figure: The picture, drawn in a block of `wishes`.
-      path: The file of the picture. Its suffix counts if the command has no --format.
-      has_texts: Whether the texts of the flags are those of this picture.
-      has_numbers: Whether a CSV is written.
+      path: The file of the picture. If the command has --format, the formats replace
+        its suffix.
+      has_texts: Whether --title and the labels apply to this picture.
+      has_numbers: Whether a CSV is written beside the picture.
 
     Returns:
       The files of the picture, without the CSV.
@@ -234,12 +237,12 @@ class Drawing:
 
 
 def _is_bar(axes: Any) -> bool:
-  """Whether axes are those of a colour bar."""
+  """Returns whether axes belong to a colour bar."""
   return hasattr(axes, '_colorbar')
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
-  """The settings of a style file; raises UserError if it has a wrong one."""
+  """Returns the settings of a style file; raises UserError if one is wrong."""
   import logging
 
   import matplotlib

@@ -1,13 +1,18 @@
-"""Measures the numbers that an implementation of in-context learning must reproduce.
+"""Measures known results of in-context learning, to check an implementation.
 
-  python -m launch.headlines                    # some three hours on two cores
-  python -m launch.headlines --list             # names and minutes
+  python -m launch.headlines                    # about three hours on two cores
+  python -m launch.headlines --list             # the names, and minutes of each
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
-Rerun the same command to resume after an interruption, or with other names to add them
-to the report. Numbers are measured by each call; finished runs are not trained again
-unless their settings have changed. N processes divide the headlines if each is started
-with --part=I/N, I = 1, …, N; afterwards the command without --part writes the report.
+A headline is a statement with a number that training must reproduce. Without names the
+command measures all of them.
+
+Rerun the same command to resume after an interruption. Rerun it with other names to add
+them to the report. Each call measures the numbers anew, but trains a finished run again
+only if its settings have changed.
+
+N processes divide the headlines if each is started with --part=I/N, I = 1, …, N;
+afterwards the command without --part writes the report.
 """
 
 from absl import flags
@@ -18,7 +23,7 @@ from launch.drawing import Drawing
 from zoo.core.errors import check_name
 
 flags.adopt_module_key_flags(cli)
-flags.FLAGS.set_gnu_getopt()  # flags may follow names
+flags.FLAGS.set_gnu_getopt()  # With this, flags may follow names.
 _LIST = flags.DEFINE_bool('list', False, 'List the headlines, and measure nothing.')
 _OUT = flags.DEFINE(
   cli.Workdir(),

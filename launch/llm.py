@@ -1,4 +1,4 @@
-"""Asks a language model for labels, with and without guesses (2512.04268, Fig. 6).
+"""Asks a language model for labels, with and without guesses (arXiv 2512.04268).
 
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
   python -m launch.llm --config=configs/llm/smollm2.py:smoke --data=STSB
@@ -9,12 +9,17 @@
   python -m launch.llm --config=configs/llm/smollm2.py:trec_qa --data=TREC_QA
   python -m launch.llm --config=configs/llm/ablation.py --data=STSB --out=runs/ablation
 
-STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
-LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
-studies/llm/README.md has the other benchmarks and your own. Rerun the same command to
-resume after an interruption. N processes divide the cells of an ablation if each is
-started with --part=I/N, I = 1, …, N; afterwards the command without --part writes the
-table.
+This repeats figure 6 of the paper: the prompt shows a guess of each label, and the
+answers of the model are compared with those without guesses.
+
+STSB is a folder with the three files stsb-en-*.csv of
+github.com/PhilipMay/stsb-multi-mt. LLAMA is a folder of Hugging Face or a GGUF file,
+with any decoder that the library transformers has. studies/llm/README.md describes the
+other benchmarks, and how to use your own.
+
+Rerun the same command to resume after an interruption. N processes divide the cells of
+an ablation if each is started with --part=I/N, I = 1, …, N; afterwards the command
+without --part writes the table.
 """
 
 import pathlib
@@ -51,7 +56,7 @@ _DRAWING = Drawing(has_texts=False)
 
 
 def main() -> None:
-  config: Any = config_flag.get(_CONFIG)  # `run` checks its fields
+  config: Any = config_flag.get(_CONFIG)  # The study's `run` checks its fields.
   default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
   out = _OUT.value or default
   for flag in _PART, _ONLY, _AGAIN:

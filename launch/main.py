@@ -7,8 +7,9 @@
 
 After an interruption, rerun the same command to resume.
 
-For several processes of one run use --distributed on a TPU pod, SLURM, Open MPI 4 or
-GKE; elsewhere --coordinator, --num_processes and --process_id. See docs/scaling.md.
+Several processes can train one run: use --distributed on a TPU pod, SLURM, Open MPI 4
+or GKE, and --coordinator, --num_processes and --process_id elsewhere. docs/scaling.md
+explains both.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ _WORKDIR = flags.DEFINE(
   cli.Workdir(),
   'workdir',
   None,
-  'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/FILE-VARIANT; '
-  'a config that other flags change needs another folder.',
+  'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/FILE-VARIANT. '
+  'If you change fields of the config by flags, give another folder.',
 )
 _INIT_FROM = flags.DEFINE_string(
   'init_from',
   None,
-  'Run, checkpoint or saved model from whose weights training starts; it may be of '
-  'another task or optimizer. The same as --config.train.init_from.',
+  'Run, checkpoint or saved model from whose weights training starts. It may have been '
+  'trained on another task or with another optimizer. Same as '
+  '--config.train.init_from.',
 )
 _WANDB = flags.DEFINE_string(
   'wandb',
   None,
-  'Project at Weights & Biases to which the run is logged; needs the extra `wandb`.',
+  'Project at Weights & Biases that logs the run; needs the extra `wandb`.',
 )
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
@@ -53,13 +55,13 @@ _DISTRIBUTED = flags.DEFINE_bool(
   'Join the processes that a TPU pod, SLURM, Open MPI 4 or GKE has started.',
 )
 _COORDINATOR = flags.DEFINE_string(
-  'coordinator', None, 'Join several processes: HOST:PORT of process 0, any free port.'
+  'coordinator', None, 'To join several processes: HOST:PORT of process 0, a free port.'
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
   'num_processes', None, 'The number of processes.', lower_bound=1
 )
 _PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'The id of this process, from 0.', lower_bound=0
+  'process_id', None, 'The number of this process, from 0.', lower_bound=0
 )
 
 
@@ -80,9 +82,10 @@ def main() -> None:
 
 
 def _join(config: Config, workdir: str) -> None:
-  """Joins the other processes as the flags ask; raises UserError.
+  """Joins the other processes as the flags say, before anything is written.
 
-  Before anything is written it raises one if process 0 has another workdir.
+  Raises:
+    UserError: If the flags contradict one another, or if process 0 has another workdir.
   """
   coordinator = _COORDINATOR.value
   number, this = _NUM_PROCESSES.value, _PROCESS_ID.value
@@ -99,7 +102,8 @@ def _join(config: Config, workdir: str) -> None:
       '--coordinator, --num_processes and --process_id belong together; give all '
       'three, or use --distributed'
     )
-  # JAX aborts a process that loses the others, and says why; a trace adds nothing.
+  # JAX aborts a process that loses the others, and prints why. A trace of all threads
+  # would add nothing.
   faulthandler.disable()
   processes.join(
     config.mesh.heartbeat_timeout,

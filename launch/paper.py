@@ -1,9 +1,9 @@
 """Reproduces the synthetic figures and the claims of arXiv 2512.04268.
 
-  python -m launch.paper --objective=exact        # on the exact risk: one minute
-  python -m launch.paper                          # on sampled prompts, as in the paper
+  python -m launch.paper --objective=exact      # trains on the exact risk: one minute
+  python -m launch.paper                        # on sampled prompts, as in the paper
   python -m launch.paper --figures=2,3 --seeds=1 --out=runs/two_figures
-  python -m launch.paper --llm=runs/smollm2       # with figure 6, by launch.llm
+  python -m launch.paper --llm=runs/smollm2     # adds figure 6, a result of launch.llm
 
 Rerun the same command to resume after an interruption. N processes divide the runs if
 each is started with --part=I/N, I = 1, …, N; afterwards the command without --part
@@ -30,13 +30,13 @@ flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
   'figures',
   None,
-  'Figures 1 to 5 of the paper, and context, covariance. Default: all.',
+  'Some of 1, 2, 3, 4, 5 (of the paper), context and covariance. Default: all.',
 )
 _SEEDS = flags.DEFINE_integer(
-  'seeds', 3, 'Runs of each point: seeds 0, 1, …', lower_bound=1
+  'seeds', 3, 'Number of runs of each point, with seeds 0, 1, …', lower_bound=1
 )
 _OBJECTIVE = flags.DEFINE_string(
-  'objective', 'sampled', 'What training minimises: sampled prompts, or the exact risk.'
+  'objective', 'sampled', 'What training minimises: sampled (prompts) or exact (risk).'
 )
 _OUT = flags.DEFINE(
   cli.Workdir(),
@@ -49,7 +49,7 @@ _LLM = flags.DEFINE(
   cli.Folder(),
   'llm',
   None,
-  'Folder of a finished run of launch.llm, to show its result as figure 6.',
+  'Folder of a finished run of launch.llm, whose result is shown as figure 6.',
 )
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaningful.')
 _DRAWING = Drawing(has_texts=False)

@@ -1,17 +1,17 @@
-"""Plots the loss of runs against the step, operations or the number of examples.
+"""Plots the loss of runs against steps, operations or the number of examples.
 
 python -m launch.plot --workdir=checkpoints/runs/yq_lsa
 python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 python -m launch.plot --workdir=runs/a --against=examples   # with the task's baselines
 python -m launch.plot --workdir=runs/a --loss=training --against=operations
-python -m launch.plot --workdir=runs/a --metric=norm/weights   # of a metric of your own
+python -m launch.plot --workdir=runs/a --metric=norm/weights   # a metric of your own
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
 python -m launch.plot --workdir=runs/heads --x=task.prior_mean
 python -m launch.plot --workdir=runs/heads --against=examples --baselines=bayes,ridge
 python -m launch.plot --workdir=runs/a --size=column --legend=right --out=risk.pdf
-python -m launch.plot --csv=runs/a/risk.csv --title=Risk --out=risk.pdf   # once more
+python -m launch.plot --csv=runs/a/risk.csv --title=Risk --out=risk.pdf   # redraws it
 
-A CSV beside the picture has the numbers that it shows.
+Beside the picture the command writes a CSV with the numbers that it shows.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _AGAINST = flags.DEFINE_enum(
   'step',
   ['step', 'operations', 'examples'],
   'The horizontal axis: the training step, the operations of training, or the number '
-  'of examples before the query; the last also shows baselines. A sweep is plotted '
-  'against one of its fields, or the number of examples.',
+  'of examples before the query, which also shows baselines. A sweep is plotted '
+  'against one of its fields (--x), or the number of examples.',
 )
 _X = flags.DEFINE_string(
   'x',
@@ -52,26 +52,27 @@ _X = flags.DEFINE_string(
 _BASELINES = flags.DEFINE_list(
   'baselines',
   None,
-  'The baselines in a plot against examples, by name. Default: all of the first run; '
-  'of a sweep, bayes and the two best others.',
+  'Names of the baselines in a plot against examples. Default: all of the first run; '
+  'for a sweep, bayes and the two best others.',
 )
 _LOSS = flags.DEFINE_enum(
   'loss',
   'risk',
   ['risk', 'training'],
-  'Against steps or operations: the risk on new prompts, or the training loss.',
+  'What is plotted against steps or operations: the risk on new prompts, or the '
+  'training loss.',
 )
 _METRIC = flags.DEFINE_string(
   'metric',
   None,
-  'Against steps or operations: another number of metrics.jsonl in place of the loss, '
-  'such as norm/weights of a metric of your own.',
+  'Another number of metrics.jsonl to plot in place of the loss, against steps or '
+  'operations, such as norm/weights of a metric of your own.',
 )
 _CSV = flags.DEFINE_string(
   'csv',
   None,
-  'In place of --workdir: the CSV beside a picture of this command, or figure_NAME.csv '
-  'of a study, to draw it again. Default of --out: beside it, as PNG.',
+  'In place of --workdir: a CSV that this command wrote beside a picture, or the '
+  'figure_NAME.csv of a study. The picture is drawn again, by default beside it.',
 )
 _DRAWING = Drawing()
 _OUT = flags.DEFINE_string(
@@ -115,7 +116,7 @@ def main() -> None:
 
 
 def _draw(swept: bool, examples: bool, is_sweep: bool, training: bool) -> Figure:
-  """The picture of runs, or of a sweep."""
+  """Returns the picture of runs, or of a sweep."""
   # Imported here so that a mistyped flag is reported at once.
   from zoo.reports.style import drawing_of
   from zoo.training import run_plots
@@ -136,7 +137,7 @@ def _draw(swept: bool, examples: bool, is_sweep: bool, training: bool) -> Figure
 
 
 def _draw_again(file: str) -> None:
-  """Draws the picture of a CSV."""
+  """Draws the picture of the CSV again, and saves it."""
   flags_of_runs = _WORKDIRS, _X, _BASELINES, _METRIC
   for flag in flags_of_runs:
     if flag.present:
@@ -152,15 +153,16 @@ def _draw_again(file: str) -> None:
   out = _out(path.with_suffix('.png'))
   with _DRAWING.wishes():
     if name == path.stem:
-      height = 3.3 if len(panels) == 1 else 3.5  # as the functions that draw runs
+      # The functions that draw runs have the same heights.
+      height = 3.3 if len(panels) == 1 else 3.5
       figure = drawing_of(plot_panels(panels, len(panels), height))
-    else:  # of a study
+    else:  # The CSV is one of a study.
       figure = render_figure(panels)
   _save(figure, out)
 
 
 def _out(default: pathlib.Path) -> pathlib.Path:
-  """The file of the picture; raises UserError if it, or its CSV, cannot be written."""
+  """Returns the file of the picture; raises UserError if it would not be a picture."""
   out = default if _OUT.value is None else user_path(_OUT.value)
   if out.suffix not in ('.png', '.svg', '.pdf'):
     raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
@@ -182,7 +184,7 @@ def _save(figure: Figure, out: pathlib.Path) -> None:
 
 
 def _is_sweep(workdirs: list[str]) -> bool:
-  """Whether there is one folder, with the table of a sweep."""
+  """Returns whether there is one folder, which has the table of a sweep."""
   return len(workdirs) == 1 and (workdir_path(workdirs[0]) / 'table.json').is_file()
 
 

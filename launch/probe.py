@@ -1,4 +1,4 @@
-"""Reports the algorithm nearest to a trained model, and whether it is gradient descent.
+"""Reports which known algorithm a trained model follows, such as gradient descent.
 
 python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
@@ -6,11 +6,13 @@ python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
 python -m launch.probe --checkpoint=checkpoints/lsa --only=algorithm,task_shifts
 python -m launch.probe --checkpoint=checkpoints/transformer --interventions
 
-With --interventions the report also says what matters within the model, what its heads
-do and where the weights are. Each picture has a CSV of its numbers beside it; --title,
---xlabel and --ylabel are for the picture of one part, as --only=attention. Finished
-parts are kept in --out: after an interruption, or --seconds, run the same command again
-to go on.
+With --interventions the report also measures, by patching, ablation and linear probes,
+which parts of the model matter, what its heads do, and where it represents the weights
+of the task.
+
+Beside each picture the command writes a CSV with its numbers. --title, --xlabel and
+--ylabel need a single picture, as with --only=attention. Finished parts are kept in
+--out. Rerun the same command to resume after an interruption, or after --seconds.
 """
 
 from __future__ import annotations
@@ -30,28 +32,28 @@ from zoo.host.files import is_url, or_shipped, read_text, user_path, write_atomi
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
 
-# Models of the same config with other initial weights, as a control of what is found.
+# The control of the interventions: so many untrained models of the same config.
 _NUM_UNTRAINED = 3
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; may be '
-  'gs://bucket/folder.',
+  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; it may '
+  'be gs://bucket/folder.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
 _AGAINST = flags.DEFINE_string(
   'against',
   None,
-  "What to compare with on the same prompts: a baseline of the model's task, such as "
-  'gd, gd_beta or bayes, or another checkpoint. Default: the first baseline.',
+  "The predictor to compare with on the same prompts: a baseline of the model's task, "
+  'such as gd, gd_beta or bayes, or another checkpoint. Default: the first baseline.',
 )
 _ONLY = flags.DEFINE_list(
   'only',
   [],
-  'Parts to measure, without the others: algorithm, risks, comparison, alignment, '
-  'guess, heads, lens, task_shifts or attention. Default: all.',
+  'Parts of the report to measure: algorithm, risks, comparison, alignment, guess, '
+  'heads, lens, task_shifts or attention. Default: all.',
 )
 _INTERVENTIONS = flags.DEFINE_bool(
   'interventions', False, 'Also patch, ablate and probe the values within the model.'
@@ -59,7 +61,7 @@ _INTERVENTIONS = flags.DEFINE_bool(
 _SECONDS = flags.DEFINE_float(
   'seconds',
   None,
-  'With --interventions: begin no further part after so many seconds. Default: all.',
+  'With --interventions: begin no new part after so many seconds. Default: no limit.',
   lower_bound=0.0,
 )
 _JSON = flags.DEFINE(
@@ -69,8 +71,9 @@ _OUT = flags.DEFINE(
   cli.Folder(),
   'out',
   None,
-  'Folder for report.html, probe.json and the plots, which has no report of anything '
-  'else. Default: checkpoints/probes/ and a name made of the checkpoint and its step.',
+  'Folder for report.html, probe.json and the plots. It may not have the report of '
+  'another probe. Default: checkpoints/probes/ and a name made of the checkpoint and '
+  'its step.',
 )
 _DRAWING = Drawing(has_formats=True)
 
@@ -121,7 +124,8 @@ def main() -> None:
     write_atomically(json_file, report.to_json() + '\n')
     for picture, figure in figures.items():
       _DRAWING.save(figure, out / f'{picture}.png')
-    for picture, figure in parts.pictures.items():  # whose tables have all rows
+    # The tables of these pictures have all their numbers.
+    for picture, figure in parts.pictures.items():
       _DRAWING.save(figure, out / f'{picture}.png', has_numbers=False)
     formats = _DRAWING.formats
     further = parts.section(formats)
@@ -132,8 +136,8 @@ def main() -> None:
 
 
 def _refuse_another(page: pathlib.Path, title: str) -> None:
-  """Raises UserError if there is a report with another title, or any other page."""
-  whole = f'>{title}<'  # other titles may begin with this one
+  """Raises UserError if `page` exists without this title."""
+  whole = f'>{title}<'  # The tags matter: other titles may begin with this one.
   text = html.unescape(read_text(page)) if page.exists() else whole
   if whole not in text:
     raise UserError(
@@ -142,7 +146,7 @@ def _refuse_another(page: pathlib.Path, title: str) -> None:
 
 
 def _other(task: Task) -> tuple[Predictor, str]:
-  """The predictor to compare with, and its name."""
+  """Returns the predictor to compare with, and its name."""
   import zoo
 
   known = zoo.probing.baselines_of(task)

@@ -1,12 +1,15 @@
-"""Draws the pictures and tables of the documents from the results that are kept.
+"""Draws the pictures and tables of the documentation from the CSV files of results.
 
   python -m launch.results            # after a CSV in docs/results has changed
   python -m launch.results --check    # writes nothing; fails if a file would change
 
-docs/results has what runs have found, as CSV: `baselines.csv` of benchmarks.baselines,
-`atlas.csv` of `launch.atlas`, whose pictures are put between the comments `atlas` of
-studies/atlas/README.md, `strategies.csv` of `launch.strategies`, and `figure_NAME.csv`
-of headlines.
+The folder docs/results keeps the results of long runs:
+
+- `baselines.csv`, from `benchmarks.baselines`.
+- `atlas.csv`, from `launch.atlas`. Its pictures and its table go between the comments
+  `atlas` and `/atlas` of studies/atlas/README.md.
+- `strategies.csv`, from `launch.strategies`.
+- `figure_NAME.csv`, from `launch.headlines`.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ if TYPE_CHECKING:
 
 flags.adopt_module_key_flags(cli)
 _CHECK = flags.DEFINE_bool(
-  'check', False, 'Write nothing; fail if a picture or a table differs.'
+  'check', False, 'Write nothing, and fail if a picture or a table would change.'
 )
 _DOCS = flags.DEFINE(
-  cli.Folder(), 'docs', 'docs', 'Folder with results/, which is read, and images/.'
+  cli.Folder(), 'docs', 'docs', 'Folder that has results/, which is read, and images/.'
 )
 
 
@@ -54,7 +57,7 @@ def main() -> None:
 
 
 def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
-  """The content of each picture and table, by its path."""
+  """Returns the content of each picture, table and page, by its path."""
   # Imported here so that a mistyped flag is reported at once.
   from benchmarks.deviations import plot_deviations
   from studies import atlas
@@ -70,7 +73,8 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   )
   if baselines.is_file():
     lines = csv.DictReader(io.StringIO(read_text(baselines)))
-    # A median has no deviation; 0, without a sign, is a value that agrees to rounding.
+    # A median has no deviation. A 0 without a sign means that the values agree up to
+    # rounding.
     written = [line['deviation'] for line in lines]
     deviations = [float(text) for text in written if text not in ('', '0')]
     made[docs / 'images' / 'baselines.png'] = _png(
@@ -116,7 +120,7 @@ def _png(drawing: Figure) -> bytes:
 
 
 def _is_same(path: pathlib.Path, content: bytes) -> bool:
-  """Whether a file has the same text or pixels; metadata of a picture may differ."""
+  """Returns whether a file has the same text or pixels, whatever its metadata."""
   import numpy as np
   from matplotlib.image import imread
 

@@ -1,7 +1,7 @@
-"""Memory and traffic of training on TPUs that this machine does not have.
+"""Memory and traffic of training on TPUs that this machine need not have.
 
-XLA can compile ahead of time (AOT) for a named topology on any machine that has
-libtpu. The training step of `launch.main` is compiled for all devices.
+XLA can compile ahead of time (AOT) for a named topology on any machine with libtpu. The
+program that is compiled is the training step of `launch.main`, on all devices.
 """
 
 import importlib.util
@@ -25,11 +25,11 @@ from zoo.training.compilation import make_training
 GIB = 2**30  # bytes
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
-# Slices that can be rented, up to 256 chips, the smaller ones first.
+# These are the slices that can be rented, up to 256 chips, the smaller ones first.
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
-# The memory of a chip that a program may use: the limit that the compiler states when
-# it rejects a program.
+# The bytes of memory of a chip that a program may use. The compiler states these limits
+# when it rejects a program.
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
   'v6e': int(31.25 * GIB),
@@ -37,17 +37,26 @@ HBM_BYTES = {
   'v5p': int(95.74 * GIB),
 }
 
-Report = dict[str, Any]  # as JSON
+Report = dict[str, Any]  # It can be written as JSON.
 
 
 def report(config: Config, topology: str) -> Report:
-  """The needs of a training step on each device of a slice such as `v5e:4x8`.
+  """Returns what a training step needs on each device of a slice.
 
-  `fits` says whether training can run there, and `reason` why not. Bytes and flops are
-  XLA's, per device and step. `collectives` has, for each kind, the count and the bytes
-  of the results on each device. `unsharded_bytes` counts the state that every device
-  holds whole, and `donated_bytes` what a step does not hold twice. Raises UserError for
-  an unknown topology, a config that is invalid on it, or if libtpu is not installed.
+  Args:
+    config: The config of the run.
+    topology: The slice, such as 'v5e:4x8'.
+
+  Returns:
+    A dictionary. `fits` says whether training can run on the slice, and `reason` why
+    not. Bytes and flops are XLA's, for each device and step. `collectives` has the
+    count of each kind of collective, and the bytes of its results on each device.
+    `unsharded_bytes` is the state of which every device has a whole copy.
+    `donated_bytes` are arguments whose memory the results reuse.
+
+  Raises:
+    UserError: If the topology is unknown, if the config is invalid on it, or if libtpu
+      is not installed.
   """
   devices = _devices(topology)
   hbm = HBM_BYTES[topology.partition(':')[0]]
@@ -96,16 +105,20 @@ _ARRAY = re.compile(r'\b(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<sides>[\d,]*)\]')
 
 
 def collectives(text: str) -> dict[str, dict[str, int]]:
-  """How often each kind of collective runs in a step, and the bytes of its results.
+  """Counts the collectives of a step, and the bytes of their results, by kind.
 
-  `text` is that of a compiled program, whose entry does what is done before and after
-  all steps, and comes last.
+  Args:
+    text: The text of a compiled program. Its entry computation, which comes last, has
+      what runs before and after all steps, so it is left out.
+
+  Returns:
+    By kind, such as 'all-reduce', the `count` and the `bytes`.
   """
   counts: dict[str, dict[str, int]] = {}
   seen = set()
   for match in _COLLECTIVE.finditer(text[: text.rindex('\nENTRY ')]):
     kind = match['kind']
-    # A TPU sends parts of one collective during each of several fusions.
+    # On a TPU several fusions may each send a part of one collective. It counts once.
     if match['channel'] is not None:
       if (kind, match['channel']) in seen:
         continue
@@ -123,10 +136,13 @@ def collectives(text: str) -> dict[str, dict[str, int]]:
 
 
 def listed(config: Config) -> Iterator[Report]:
-  """Reports for the listed slices, the smaller first.
+  """Yields a report for each listed slice, in order of the number of chips.
 
-  Slices with equally many chips are ordered by memory. A slice on which the config is
-  invalid is reported as one that training does not fit.
+  Slices with the same number of chips are ordered by memory. A slice on which the
+  config is invalid is reported as one on which training does not fit.
+
+  Raises:
+    UserError: If the config is invalid on the largest slice.
   """
 
   def size(name: str) -> tuple[int, int]:
@@ -143,7 +159,7 @@ def listed(config: Config) -> Iterator[Report]:
 
 
 def table(report: Report) -> str:
-  """A report as a table for a terminal."""
+  """Returns a report as a table for a terminal."""
   if 'mesh' not in report:
     return (
       f'{report["topology"]}: the config does not fit this slice: {report["reason"]}'
@@ -173,7 +189,7 @@ def table(report: Report) -> str:
 
 
 def row(report: Report) -> str:
-  """A report in one line."""
+  """Returns a report as one line."""
   if 'peak_bytes' not in report:
     return f'{report["topology"]:<11} no   {report["reason"]}'
   reduced = sum(what['bytes'] for what in report['collectives'].values())
@@ -193,7 +209,7 @@ def _size(num_bytes: int) -> str:
 
 
 def _devices(topology: str) -> list[Any]:
-  """The devices of a slice, which need not exist; raises UserError."""
+  """Returns the devices of a slice, which need not exist; raises UserError."""
   chip, _, shape = topology.partition(':')
   known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in SLICES.items())
   if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
@@ -203,13 +219,13 @@ def _devices(topology: str) -> list[Any]:
     )
   if importlib.util.find_spec('libtpu') is None:
     raise not_installed('libtpu', 'compiling for TPUs needs', 'tpu')
-  # Without these, libtpu would warn that there is no TPU, and a second process could
-  # not load it.
+  # Without these variables libtpu warns that there is no TPU, and a second process
+  # cannot load it.
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
-  # The two cores of a v4 chip are one device.
+  # With this option the two cores of a v4 chip are one device.
   options: dict[str, Any] = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
   try:
     description = topologies.get_topology_desc(
@@ -223,7 +239,7 @@ def _devices(topology: str) -> list[Any]:
 
 
 def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
-  """The step of training, lowered for the devices, and the abstract state it takes."""
+  """Returns the training step, lowered for the devices, and its abstract state."""
   config = validate(config, len(devices))
   mesh = make_mesh(config, devices)
   whole = replicated(mesh)
@@ -248,7 +264,7 @@ def _out_of_memory(message: str) -> str | None:
   match = re.search(r'RESOURCE_EXHAUSTED: (.+)', message)
   if match is None:
     return None
-  # Some releases of libtpu put a code before it, and name programs after it.
+  # Some releases of libtpu put a code before the message, and names of programs behind.
   message = match[1]
   line = message[max(message.find('Ran out of memory'), 0) :]
   return line.partition(').')[0].strip().rstrip('.') + ')' * (').' in line)

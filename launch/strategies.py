@@ -1,25 +1,31 @@
-"""Shows which known predictors models follow, step by step of their training.
+"""Shows which known predictors a model follows at each step of its training.
 
   python -m launch.strategies --checkpoint=runs/a
   python -m launch.strategies --config=configs/strategies.py \\
       --predictors=memorising,generalising \\
       --sweep=task.num_urns=4,16,64,256,1024 --sweep=seed=0..2
 
-With --checkpoint it fits the mixture of predictors that is nearest to the model at each
-step that the run has kept (config.checkpoint.steps), and draws weights, and what they
-leave unexplained, against the step.
+The predictors are baselines of the task. At each step that a run has kept
+(config.checkpoint.steps), the command fits the weighted mean of the predictors that is
+nearest to the model's predictions. A part of the predictions may be left unexplained.
 
-With --config it trains a sweep, whose runs keep steps at equal ratios if the config
-says nothing else, fits all of them, and draws a phase diagram: the first swept field
-against the step. The colour is the predictor of the largest weight, paler the more it
-leaves unexplained; with two predictors, lines are the log odds of the first against the
-second by all prompts so far. Fields besides the first and the seed give a diagram each.
-A second picture, strategies_lines, has the weights as lines, with intervals of the mean
-over the seeds as bands. The flags --title, --xlabel and --ylabel are for the first one.
+With --checkpoint it fits the steps of one run, and plots the weights and the
+unexplained part against the step.
 
-Runs are kept, and each fit is a row of rows.jsonl: rerun the same command to resume.
-N processes divide the points if each is started with --part=I/N, I = 1, …, N;
-afterwards the command without --part draws the diagram.
+With --config it trains a sweep and draws a phase diagram: the horizontal axis is the
+step, the vertical axis the first swept field. The colour shows the predictor with the
+largest weight, and is paler where more is left unexplained. With two predictors, lines
+show the log odds of the first against the second, given all prompts so far. There is
+one diagram for each value of the other swept fields except the seed. Unless the config
+sets checkpoint.steps, runs keep steps at equal ratios.
+
+A second picture, strategies_lines, shows the weights as lines, with confidence
+intervals of the mean over seeds as bands. --title, --xlabel and --ylabel apply to the
+first picture.
+
+Runs are kept, and each fit is a row of rows.jsonl. Rerun the same command to resume. N
+processes divide the points if each is started with --part=I/N, I = 1, …, N; afterwards
+the command without --part draws the pictures.
 """
 
 from __future__ import annotations
@@ -62,12 +68,13 @@ _PART = cli.define_part('points')
 _PREDICTORS = flags.DEFINE_list(
   'predictors',
   None,
-  'Baselines of the task, by name. Default: all but zero and slow ones.',
+  'Names of baselines of the task. Default: all except zero and slow ones.',
 )
 _NUM_PROMPTS = flags.DEFINE_integer(
   'num_prompts',
   2048,
-  'Prompts: one half to fit the weights, the other to measure what they leave.',
+  'Number of prompts. One half is used to fit the weights, the other half to measure '
+  'what they leave unexplained.',
   lower_bound=4,
 )
 _OUT = flags.DEFINE(
@@ -151,7 +158,7 @@ def _show_sweep() -> None:
   _check_predictors(config, points)
   try:
     rows = sweeps.sweep(config, points, workdir, part)
-  except sweeps.LostPointsError as error:  # the others are shown
+  except sweeps.LostPointsError as error:  # The results of the others are shown first.
     rows, lost = error.rows, error
   diagrams = None
   if rows is not None:
@@ -175,7 +182,7 @@ def _show_sweep() -> None:
 
 
 def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
-  """Raises UserError unless the tasks of all points have the predictors."""
+  """Raises UserError unless the tasks of all points have the same predictors."""
   from studies.strategies.series import named
   from zoo.config.building import build_task
   from zoo.probing.nearest_strategies.mixtures import check_mixture
@@ -199,9 +206,9 @@ def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
 def _check_told_apart(
   configs: Sequence[Any], points: Sequence[Mapping[str, Any]], number: int
 ) -> None:
-  """Says which predictors predict the same.
+  """Prints which predictors make the same predictions.
 
-  Raises UserError if all of them, whose number is given, do so at every point.
+  Raises UserError if all of them do so at every point; `number` is how many they are.
   """
   from studies.strategies.series import coinciding
 
@@ -229,9 +236,9 @@ def _fit_points(
   workdir: pathlib.Path,
   part: Part | None,
 ) -> list[FittedRun] | None:
-  """The fits of the points of a sweep at the steps that they have kept.
+  """Fits the points of a sweep at the steps that they have kept.
 
-  None says that SIGTERM has stopped it.
+  Returns None if SIGTERM has stopped it.
   """
   from studies.strategies.series import Fitter
   from zoo.storage.checkpoints import kept_steps
@@ -258,8 +265,8 @@ def _fit_points(
         f'{folders[i]} has not kept step {missing[0]}: it was trained without '
         'config.checkpoint.steps; give another --workdir'
       )
-  # The number of the group of models and the place in it, by point and step. In this
-  # order a group is loaded once.
+  # By point and step: the number of the group of models, and the model's place in it.
+  # In this order each group is loaded only once.
   places: dict[tuple[int, int], tuple[int, int]] = {}
   for number, (members, step, _) in enumerate(kept):
     for place, i in enumerate(members):
@@ -294,10 +301,10 @@ def _rows(
   out: pathlib.Path,
   part: Part | None = None,
 ) -> dict[str, dict[str, Any]] | None:
-  """The rows of the cells, computed where the folder lacks them; None after SIGTERM.
+  """Returns the rows of the cells, and computes those that the folder lacks.
 
-  The points, and so the cells, are those of the part. Fits by other predictors or on
-  other prompts are computed again.
+  All cells belong to the part, as its points do. Fits with other predictors or on other
+  prompts are computed again. Returns None after SIGTERM.
   """
   from studies.rows import complete
   from studies.runner import run_in
@@ -316,7 +323,7 @@ def _where(out: pathlib.Path) -> str:
 def _write(
   out: pathlib.Path, rows: list[dict[str, Any]], figures: Mapping[str, Figure]
 ) -> None:
-  """Writes the table, and the pictures; raises UserError if that fails."""
+  """Writes the table and the pictures; raises UserError if a file fails."""
   from zoo.core import tables
 
   names = dict.fromkeys(name for row in rows for name in row)
@@ -324,7 +331,7 @@ def _write(
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / _TABLE, tables.to_csv(names, rows))
     for name, figure in figures.items():
-      is_first = name == _PICTURE  # whose numbers are in the table
+      is_first = name == _PICTURE  # The table has the numbers of the first picture.
       _DRAWING.save(figure, out / name, has_texts=is_first, has_numbers=not is_first)
 
 

@@ -1,16 +1,19 @@
-"""Trains a config at many points and writes a table of the results.
+"""Trains a config with many values of some fields, and writes a table of the results.
 
   python -m launch.sweep --config=configs/multi_head_lsa.py \\
       --sweep=task.prior_mean=0,0.5,1 --sweep=seed=0..4
 
-Every combination of the values is a point; fields whose values go together are given
-in one flag: --sweep=model.mixer,model.hidden_features=softmax:137,delta:128.
+Every combination of the values is a point of the sweep. Fields whose values go together
+are given in one flag: --sweep=model.mixer,model.hidden_features=softmax:137,delta:128.
 
-Points of linear attention that differ only in prior mean, noise, initial guess or bias,
-or number of heads share one program and its prompts. Points of other models that differ
-only in seed, learning rate or initial scale share one program, unless the model uses
-the scale for more than its first weights. Rerun the same command to resume after an
-interruption, or with more values to add points.
+Points that differ only in some fields are trained side by side in one compiled program,
+which is faster. For linear attention these fields are the prior mean, the noise, the
+initial guess, its bias and the number of heads, and the points also share their
+prompts. For other models they are the seed, the learning rate and the initial scale,
+unless the model uses that scale for more than its initial weights.
+
+Rerun the same command to resume after an interruption. Rerun it with more values to add
+points.
 
 N processes divide the points if each is started with --part=I/N, I = 1, …, N; they
 share only the folder. Afterwards the command without --part writes the table:
@@ -35,9 +38,9 @@ _CONFIG = config_flag.define(
 _SWEEP = flags.DEFINE_multi_string(
   'sweep',
   [],
-  'A field and its values: task.prior_mean=0,0.5,1 or seed=0..4 (both ends included); '
-  'repeat for more fields, which are crossed. Fields whose values go together: '
-  'model.mixer,model.hidden_features=softmax:137,delta:128.',
+  'A field and its values: task.prior_mean=0,0.5,1 or seed=0..4 (both ends included). '
+  'Repeat for more fields, whose values are all combined. Fields whose values go '
+  'together: model.mixer,model.hidden_features=softmax:137,delta:128.',
 )
 _WORKDIR = flags.DEFINE(
   cli.Workdir(),

@@ -1,24 +1,28 @@
-"""Compares a model in context with methods of scikit-learn on a table.
+"""Compares in-context learning with methods of scikit-learn on a table.
 
 python -m launch.tabular --dataset=diabetes --rows=50
 python -m launch.tabular --data=houses.csv --target=price
 python -m launch.tabular --data=survey.csv --target=answer --task=classification
 python -m launch.tabular --dataset=iris --model=runs/a --splits=20 --workdir=runs/iris
 
-The rows of the table are split at random, again and again: some are the context of the
-model, whose weights are not changed, and all others are queries. Ridge or logistic
-regression, a Gaussian process (of numbers), a random forest, gradient boosting and
-nearest neighbours are fitted to the same rows. studies/tabular/methods.py has their
-settings, which are the defaults of scikit-learn where it says nothing else.
+The rows of the table are split at random several times. In each split some rows are the
+context of the model, whose weights do not change, and all other rows are queries. The
+other methods are fitted to the same rows of the context: ridge or logistic regression,
+a Gaussian process (only for numbers), a random forest, gradient boosting and nearest
+neighbours. studies/tabular/methods.py has their settings, which are the defaults of
+scikit-learn unless it says otherwise.
 
 A CSV file has a header, and cells between commas, semicolons or tabs. Features are
-numbers, or true and false; text must be encoded first. An empty cell, NA, NaN, null or
-? is missing: checkpoints/tabular reads it so, and the other methods get the mean of the
-column. A target of texts, of true and false, or of two integers is classes; one with
-fractions or with more than 20 integers is numbers; for others give --task.
+numbers, or true and false; text must be encoded first. A cell that is empty, NA, NaN,
+null or ? is missing: checkpoints/tabular reads missing cells as such, and the other
+methods get the mean of the column.
 
-The folder gets results.csv, report.html, a picture of the calibration with its numbers,
-and rows.jsonl: after an interruption run the same command again to go on.
+A target with texts, with true and false, or with two different integers is classes. A
+target with fractions or with more than 20 different integers is numbers. For any other
+target give --task.
+
+The folder gets results.csv, report.html, a picture of the calibration with a CSV of its
+numbers, and rows.jsonl. Rerun the same command to resume after an interruption.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class _Rows(flags.ArgumentParser[int | float]):
-  """Parses a number of rows, or a share of them."""
+  """A parser of a number of rows, or of a share of them."""
 
   def parse(self, argument: str | int | float) -> int | float:
     text = str(argument)
@@ -67,7 +71,7 @@ _TASK = flags.DEFINE_enum(
   'task',
   None,
   ['classification', 'regression'],
-  'Whether the target of --data is classes or numbers. Default: as its values say.',
+  'Whether the target of --data is classes or numbers. Default: decided by its values.',
 )
 _MODEL = flags.DEFINE_string(
   'model',
@@ -75,10 +79,10 @@ _MODEL = flags.DEFINE_string(
   'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote.',
 )
 _SPLITS = flags.DEFINE_integer(
-  'splits', 10, 'How many random splits, with random_state 0, 1, …', lower_bound=2
+  'splits', 10, 'Number of random splits, with random_state 0, 1, …', lower_bound=2
 )
 _ROWS = flags.DEFINE(
-  _Rows(), 'rows', 0.5, 'The rows of the context: their number, or their share.'
+  _Rows(), 'rows', 0.5, 'Rows of the context: their number, or their share.'
 )
 _WORKDIR = flags.DEFINE(
   cli.Folder(),
@@ -122,7 +126,7 @@ def main() -> None:
 
 
 def _table() -> Table:
-  """The table of the flags; raises UserError."""
+  """Returns the table that the flags name; raises UserError if it cannot be read."""
   from studies.tabular import tables
   from zoo.host.files import user_path
 
@@ -136,7 +140,7 @@ def _table() -> Table:
 
 
 def _write(trial: Trial, comparison: Comparison, out: pathlib.Path) -> None:
-  """Writes the table, the picture and the page; raises UserError if that fails."""
+  """Writes the table, the picture and the page; raises UserError if a file fails."""
   from studies.tabular.report import calibration_picture, page
 
   figure = None
