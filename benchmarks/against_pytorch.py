@@ -1,9 +1,10 @@
-"""Times GPT-2 alternately in this library and in PyTorch, and prints the ratios.
+"""Times the training of GPT-2 in this library and in PyTorch, and prints the ratios.
 
   python -m venv pytorch && pytorch/bin/pip install -r benchmarks/requirements.txt
   python benchmarks/against_pytorch.py --pytorch=pytorch/bin/python
 
-Run it from the root of the repository, on an idle machine. Both programs use all cores.
+Run it from the root of the repository on an idle machine. The programs take turns, and
+both use all cores.
 """
 
 import argparse

@@ -4,7 +4,8 @@
   python -m benchmarks.baselines --task=sparse_regression --num_prompts=16384
   python -m benchmarks.baselines --num_prompts=2048 --out=docs/results/baselines.csv
 
-The known values are in docs/baselines, with their sources.
+The known values come from formulas and from other code. docs/baselines has them with
+their sources.
 """
 
 import csv
@@ -22,7 +23,7 @@ _TASKS = flags.DEFINE_multi_string(
   'task', [], 'Only this task; repeat for more. Default: all.'
 )
 _NUM_PROMPTS = flags.DEFINE_integer(
-  'num_prompts', 8192, 'Prompts for each baseline; those of scikit-learn get 600.'
+  'num_prompts', 8192, 'Prompts for each baseline, at most 600 for scikit-learn.'
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'Seed of the prompts.')
 _VALUES = flags.DEFINE_string(
@@ -30,7 +31,7 @@ _VALUES = flags.DEFINE_string(
 )
 _OUT = flags.DEFINE(cli.File(), 'out', None, 'CSV file to write the table into.')
 
-_LIMIT = 4  # standard errors
+_LIMIT = 4  # This is in standard errors.
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""Trains the checkpoints that ship anew, and writes their cards and the index.
+"""Trains the checkpoints that ship again, and writes their cards and the index.
 
-  python -m benchmarks.checkpoints               # 71 minutes, 57 of them `tabular`
-  python -m benchmarks.checkpoints lsa yq_lsa    # these alone
+  python -m benchmarks.checkpoints               # 71 minutes, 57 of them for `tabular`
+  python -m benchmarks.checkpoints lsa yq_lsa    # only these two
 
-Older checkpoints are replaced once all are trained.
+The old checkpoints are replaced only after all new ones are trained.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ flags.adopt_module_key_flags(cli)
 _OUT = flags.DEFINE(cli.Folder(), 'out', 'checkpoints', 'Folder of the checkpoints.')
 
 INDEX = 'README.md'
-# A model whose risk is further above the lowest known is not shipped: a share of an
-# exact risk, and of one that is sampled.
+# A model does not ship if its relative excess over the lowest known risk is larger. The
+# first limit is for exact risks, the second for sampled ones.
 TOLERANCE, SAMPLED_TOLERANCE = 0.005, 0.3
-NUM_PROMPTS = 2**16  # on which a risk is sampled
+NUM_PROMPTS = 2**16  # A risk without a formula is sampled on so many prompts.
 
-# The config of each checkpoint, and the fields changed in it.
+# By checkpoint: the name of its config, and the fields that are changed in it.
 _EXACT = {'objective.name': 'exact'}
 SHIPPED = {
   'lsa': ('lsa', _EXACT),
@@ -71,7 +71,8 @@ SHIPPED = {
   ),
   'tabular': ('tabular', {}),
 }
-# The tables on which `tabular` is measured, with their rows in the context.
+# The tables on which `tabular` is measured, each with the rows of the context: their
+# number, or their share.
 _TABLES = ('diabetes', 50), ('diabetes', 100), ('iris', 0.5), ('wine', 0.5)
 _TABLES = *_TABLES, ('breast_cancer', 0.5)
 
@@ -127,9 +128,15 @@ def write_checkpoints(
 ) -> bool:
   """Trains each config, and writes checkpoints, cards and the index into a folder.
 
-  `recipes` maps the name of a checkpoint to a config and the command that trains it.
-  Returns False, and writes nothing, after SIGTERM. Raises RunError for a model that
-  ends further above the lowest known risk than it may.
+  Args:
+    recipes: By name of a checkpoint, its config and the command that trains it.
+    folder: The folder of the checkpoints.
+
+  Returns:
+    Whether the checkpoints were written. After SIGTERM nothing is written.
+
+  Raises:
+    RunError: If a model ends too far above the lowest known risk. Nothing is written.
   """
   with tempfile.TemporaryDirectory() as temporary:
     made = pathlib.Path(temporary)
@@ -149,7 +156,7 @@ def write_checkpoints(
 
 
 def index(cards: Sequence[Card]) -> str:
-  """The page, in Markdown, that lists all cards."""
+  """Returns the page that lists all cards, in Markdown."""
   titles = ['checkpoint', *(name.replace('_', ' ') for name in COLUMNS), 'card']
   rows = []
   for card in cards:
@@ -160,7 +167,7 @@ def index(cards: Sequence[Card]) -> str:
 
 
 def scores_table(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-  """The scores of a card of `tabular` as Markdown, for docs/tabular.md."""
+  """Returns the scores of the card of `tabular` in Markdown, for docs/tabular.md."""
   rows = []
   for name, methods in tables.items():
     for method, scores in methods.items():
@@ -175,7 +182,7 @@ def scores_table(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _write_card(folder: pathlib.Path, command: str) -> None:
-  """Writes the card of a checkpoint, with the figures of the loaded model."""
+  """Measures a checkpoint as it is loaded, and writes its card."""
   saved = load(folder)
   config, name = saved.config, folder.name
   exact = known_risk(saved.model, saved.task)
@@ -209,7 +216,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
 
 
 def _exact(saved: SavedModel, risk: float) -> dict[str, float]:
-  """The figures of linear attention, whose risk is exact."""
+  """Returns the figures of linear attention, whose risk has a formula."""
   least = lowest_known(saved.config)
   assert least is not None
   optimum = theory.exact_risk(theory.optimal_rule(saved.task), saved.task)
@@ -221,7 +228,7 @@ def _exact(saved: SavedModel, risk: float) -> dict[str, float]:
 
 
 def _sampled(saved: SavedModel) -> dict[str, float]:
-  """The figures of other models: the excess over Bayes on the same prompts."""
+  """Returns the figures of other models: the excess over Bayes on the same prompts."""
   lower, upper = theory.bayes_risk(saved.task)
   predictors = {'model': saved.model, 'bayes': saved.task.baselines()['bayes']}
   losses = sample_losses(
@@ -239,9 +246,9 @@ def _sampled(saved: SavedModel) -> dict[str, float]:
 
 
 def _of_tables(folder: pathlib.Path) -> dict[str, Any]:
-  """The scores of a model of tables, and of other methods, on real tables.
+  """Returns the scores of a model of tables, and of other methods, on real tables.
 
-  A score is a mean over ten splits, with half of its 95 % interval.
+  A score is a mean over ten splits, with half of the width of its 95 % interval.
   """
   tables: dict[str, Any] = {}
   with tempfile.TemporaryDirectory() as temporary:

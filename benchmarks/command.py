@@ -1,4 +1,4 @@
-"""What `launch.benchmark` runs and prints."""
+"""The measurements that `launch.benchmark` makes and prints."""
 
 import pathlib
 from collections.abc import Sequence
@@ -18,10 +18,22 @@ def run(
   names: Sequence[str] | None,
   smoke: bool,
 ) -> dict[str, Any]:
-  """Times linear attention, its scaling if there is a file for it, or other models.
+  """Times linear attention, the scaling of it, or other models; prints the results.
 
-  `cases` are those of linear attention, `names` are the other models. Prints the
-  results, and returns them as JSON. Raises UserError for an unknown name.
+  Args:
+    repeats: Number of timings of each program (≥ 1).
+    seconds: Duration of a timing (> 0).
+    cases: The cases of linear attention, used if `picture` and `names` are None.
+    picture: The file for a picture of the scaling with the sizes, which is measured if
+      it is given.
+    names: Other models, which are timed if they are given.
+    smoke: Whether sizes are tiny, so that the speeds mean nothing.
+
+  Returns:
+    The results, which can be written as JSON.
+
+  Raises:
+    UserError: If a case or a model is unknown.
   """
   variant = 'smoke' if smoke else 'paper'
   results: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""How measured values of baselines deviate from known ones, as a picture."""
+"""A picture of how measured values of baselines deviate from known ones."""
 
 import math
 from collections.abc import Sequence
@@ -20,9 +20,14 @@ from zoo.reports.style import (
 
 @house_style
 def plot_deviations(deviations: Sequence[float], *, ax: Axes | None = None) -> Axes:
-  """How many values deviate by how many standard errors, beside a normal density.
+  """Draws a histogram of deviations beside the standard normal density.
 
-  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  Args:
+    deviations: The deviations, in standard errors of the difference.
+    ax: The axes to draw in; by default those of a new figure.
+
+  Returns:
+    The axes.
   """
   values = np.array(deviations, np.float64)
   least, most = np.floor(values.min(initial=-1)), np.ceil(values.max(initial=1))

@@ -1,11 +1,12 @@
-"""Trains GPT-2 on in-context linear regression with PyTorch, and prints steps/s.
+"""Trains GPT-2 on in-context linear regression in PyTorch, and prints steps/s.
 
   python benchmarks/gpt2_pytorch.py --size=gpt2_tiny --seconds=5
 
-The usual program in the setting of Garg et al. (arXiv 2208.01066): `GPT2Model` of the
-library transformers between two linear layers, on tokens x_1, y_1, x_2, …, with the
-squared error at every x and Adam; d = 20, 41 points, 64 fresh prompts per step. It
-needs benchmarks/requirements.txt, and nothing of this library.
+This is the usual program for the setting of Garg et al. (arXiv 2208.01066). The model
+is `GPT2Model` of the library transformers between two linear layers. It reads tokens
+x_1, y_1, x_2, … with d = 20 and 41 points, and Adam minimises the squared error at
+every x on 64 new prompts per step. The program needs benchmarks/requirements.txt, but
+not this library.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import time
 import torch
 from transformers import GPT2Config, GPT2Model
 
-# Layers, width and heads.
+# Number of layers, width and number of heads of each size.
 SIZES = {
   'gpt2_tiny': (3, 64, 2),
   'gpt2_small': (6, 128, 4),
@@ -44,7 +45,7 @@ class Transformer(torch.nn.Module):
     self.read_out = torch.nn.Linear(width, 1)
 
   def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The predictions at all points, `[b, n]`, for `x [b, n, d]` and `y [b, n]`."""
+    """Returns predictions `[b, n]` at all points, for `x [b, n, d]` and `y [b, n]`."""
     labels = torch.zeros_like(x)
     labels[..., 0] = y
     tokens = torch.stack([x, labels], dim=2).flatten(1, 2)[:, :-1]

@@ -1,6 +1,6 @@
-"""Contenders that are timed in one process and in turns.
+"""Programs that are timed in one process and in turns.
 
-So their ratios hold although the speed of the machine drifts.
+Their ratios are meaningful even if the speed of the machine drifts.
 """
 
 from __future__ import annotations
@@ -25,15 +25,26 @@ from zoo.training.compilation import make_training
 
 
 class Timing(NamedTuple):
-  """The speed of one run of a contender."""
+  """The speed of one run of a program.
+
+  Attributes:
+    steps_per_second: Steps per second of wall-clock time.
+    cpu_ms_per_step: CPU time of all threads of the process, in milliseconds per step.
+  """
 
   steps_per_second: float
-  cpu_ms_per_step: float  # of all threads of the process
+  cpu_ms_per_step: float
 
 
 @dataclasses.dataclass
 class Contender:
-  """A program to be timed for about so many seconds, and its timings."""
+  """A program that is compared with others, and its timings.
+
+  Attributes:
+    label: What the progress bar shows.
+    time: A function that times the program for about so many seconds.
+    timings: The timings so far.
+  """
 
   label: str
   time: Callable[[float], Timing]
@@ -51,12 +62,12 @@ class Contender:
 
   @property
   def cpu_ms_per_step(self) -> float:
-    """The median over the timings."""
+    """The median over the timings, in milliseconds."""
     return statistics.median(timing.cpu_ms_per_step for timing in self.timings)
 
 
 def time_steps(run: Callable[[int], object], seconds: float) -> Timing:
-  """The speed of `run`, which runs a number of steps, over about `seconds`."""
+  """Measures the speed of `run`, which runs a number of steps, for about `seconds`."""
   # The first call compiles and warms caches; the second gives the number of steps.
   run(2)
   start = time.perf_counter()
@@ -69,7 +80,7 @@ def time_steps(run: Callable[[int], object], seconds: float) -> Timing:
 
 
 def of_steps(label: str, run: Callable[[int], object]) -> Contender:
-  """A contender that runs a number of steps."""
+  """Returns a contender for `run`, which runs a number of steps."""
   return Contender(label, functools.partial(time_steps, run))
 
 
@@ -86,7 +97,7 @@ def time_in_turns(
 
 
 class Steps:
-  """The compiled steps of a config as `launch.main` runs them, ready to be run."""
+  """The compiled training steps of a config, as `launch.main` runs them."""
 
   def __init__(self, config: Config):
     self.config = validate(config)
@@ -105,7 +116,10 @@ class Steps:
       yield
 
   def run(self, steps: int) -> PyTree:
-    """Continues from the state of the last call, which it donates, and waits."""
+    """Runs steps from the state of the last call, and returns the new state.
+
+    It waits until the steps are done. The memory of the old state is reused.
+    """
     with self.computing():
       start, stop = replicate((np.int32(0), np.int32(steps)), self.mesh)
       self.state, _ = self._steps(self.state, self.key, start, stop, self._numbers)

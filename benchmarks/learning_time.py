@@ -1,20 +1,22 @@
-"""Minutes until an architecture is near Bayes on linear regression.
+"""Measures the minutes until an architecture is near Bayes on linear regression.
 
   python -m benchmarks.learning_time --out=runs/learning_time            # many hours
   python -m benchmarks.learning_time --models=softmax,lstm --features=3 --limit=10
 
-The models are those of the atlas, with 25,000 weights. They are trained with its
-optimizer and batches, at the constant learning rate of its task `noisy`, and predict
-with the moving average of their weights. The task is linear regression with d features,
-2 d examples, weights from N(0, I) and noise of standard deviation 1/2.
+The models are those of the atlas, with 25,000 weights. They are trained with the
+optimizer and the batches of the atlas, at a constant learning rate: the best one that
+the atlas found for the model on its task `noisy`. They predict with the moving average
+of their weights. The task is linear regression with d features, 2 d examples, weights
+from N(0, I) and noise of standard deviation 1/2.
 
-The distance from Bayes is the mean of (prediction − Bayes prediction)², as a share of
-the risk of Bayes; it is measured after each 200 steps. The minutes are those of a
-clock, and count everything from the call that trains: compiling, training and
-measuring. A model that is not within 1 % is stopped at the limit.
+The distance from Bayes is the mean of (prediction − Bayes prediction)², divided by the
+Bayes risk. It is measured every 200 steps. The minutes are wall-clock time from the
+call that trains, with compiling, training and measuring. A model that has not come
+within 1 % is stopped at the limit.
 
-Use an idle machine with two cores. A cell that was interrupted begins anew; finished
-ones are kept in rows.jsonl. N processes on N machines divide the cells with --part=I/N.
+Use an idle machine with two cores. Finished cells are kept in rows.jsonl; a cell that
+was interrupted begins again. N processes on N machines divide the cells with
+--part=I/N.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ MODELS = (
   'mlp_mixer',
   'deep_lsa',
 )
-SHARES = 0.1, 0.01  # above the risk of Bayes
+SHARES = 0.1, 0.01  # These are distances from Bayes, as shares of the Bayes risk.
 _NUM_PROMPTS = 8192
-_MEASURE_EVERY = 200  # steps
+_MEASURE_EVERY = 200  # This is a number of steps.
 _SEEDS = range(3)
 _ATLAS = pathlib.Path(__file__).parents[1] / 'docs' / 'results' / 'atlas.csv'
 
@@ -93,7 +95,7 @@ def main() -> None:
 def cells_of(
   models: Sequence[str], features: Sequence[int], limit: float
 ) -> dict[str, dict[str, Any]]:
-  """The cells by name: first all models with one seed, then with the next."""
+  """Returns the cells by name: first all models with one seed, then with the next."""
   return {
     f'd={d}/{model}/seed={seed}': {
       'model': model,
@@ -109,7 +111,7 @@ def cells_of(
 
 
 def rates() -> dict[str, float]:
-  """The learning rate of each model at the largest budget of the atlas on `noisy`."""
+  """Returns the rate of each model at the largest budget of the atlas on `noisy`."""
   with _ATLAS.open() as file:
     rows = [row for row in csv.DictReader(file) if row['task'] == 'noisy']
   ordered = sorted(rows, key=lambda row: float(row['budget']))
@@ -117,7 +119,7 @@ def rates() -> dict[str, float]:
 
 
 def config_of(cell: Mapping[str, Any]) -> Any:
-  """The config of a cell, whose run has no last step that matters."""
+  """Returns the config of a cell, whose run goes on until `compute` stops it."""
   config = atlas.get_config(cell['model'], 'noisy')
   config.task.num_features = cell['num_features']
   config.task.context_length = 2 * cell['num_features']
@@ -135,7 +137,8 @@ def compute(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | N
   """Trains a model until it is near Bayes, or until the limit; None after SIGTERM."""
   start = time.monotonic()
   config = config_of(cell)
-  shutil.rmtree(folder / 'run', ignore_errors=True)  # what was interrupted
+  # A run that was interrupted begins again.
+  shutil.rmtree(folder / 'run', ignore_errors=True)
   distance = _Distance(cell['num_features'])
   reached: dict[str, Any] = {}
   row = None
@@ -155,7 +158,7 @@ def compute(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | N
 
 
 class _Distance:
-  """The distance of a model from Bayes, as a share of the risk of Bayes."""
+  """The distance of a model from Bayes, as a share of the Bayes risk."""
 
   def __init__(self, num_features: int):
     task = LinearRegression(
@@ -183,7 +186,7 @@ def draw(rows: Mapping[str, Row], folder: pathlib.Path) -> None:
 
 
 def table(rows: Mapping[str, Row]) -> str:
-  """The table in Markdown: the median of the seeds, and their range."""
+  """Returns the table in Markdown, with the median of the seeds and their range."""
   header, *lines = _lines(rows)
   rule = ['---', *['--:'] * (len(header) - 1)]
   return '\n'.join(f'| {" | ".join(line)} |' for line in [header, rule, *lines])
@@ -195,7 +198,7 @@ def _text(rows: Mapping[str, Row]) -> str:
 
 
 def _lines(rows: Mapping[str, Row]) -> list[list[str]]:
-  """The header, then a line for each model."""
+  """Returns the header, then a line for each model."""
   found: dict[str, dict[int, list[Row]]] = {}
   for name, row in rows.items():
     d, model, _ = name.split('/')
@@ -211,7 +214,7 @@ def _lines(rows: Mapping[str, Row]) -> list[list[str]]:
 
 
 def _minutes(rows: Sequence[Row], share: float) -> str:
-  """The median over seeds of the minutes to a share, and their range."""
+  """Returns the median over seeds of the minutes to a share, and their range."""
   if not rows:
     return ''
   minutes = [row.get(f'minutes_{share}', math.inf) for row in rows]

@@ -1,10 +1,14 @@
-"""The speed of training linear attention, next to a naive program and lower bounds.
+"""The speed of training linear attention beside a simple program and parts of the work.
 
-`literal` is the paper's equation on whole tokens, one compiled step at a time from a
-Python loop, with each array sampled in its own shape; `zoo` is the loop exactly as
-`launch.main` runs it, metrics and checkpoints included; `chunk` is its compiled steps
-alone; `draws` only samples what the steps read, which may be the statistics of prompts;
-`examples` only samples whole prompts.
+Five programs are timed:
+
+- `literal` computes the paper's equation on whole tokens. A Python loop calls one
+  compiled step at a time, and each array is sampled in its own shape.
+- `zoo` is the loop of `launch.main`, with metrics and checkpoints.
+- `chunk` is only the compiled steps of that loop.
+- `draws` only samples what the steps read. This may be the sufficient statistics of
+  prompts.
+- `examples` only samples whole prompts.
 """
 
 from __future__ import annotations
@@ -43,8 +47,8 @@ from zoo.training.records import read_lines
 from zoo.training.run import train
 from zoo.training.sweeps import at_point, grid, sweep
 
-# The cases by name: model, fields and contenders; not `literal` with 64 heads, where a
-# step takes a second.
+# By case: the config of the model, the fields that are changed, and the programs that
+# are timed. With 64 heads a step of `literal` would take a second.
 _ALL = 'literal', 'zoo', 'chunk', 'draws', 'examples'
 _CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
   'lsa': ('lsa', {}, _ALL),
@@ -54,10 +58,11 @@ _CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
   'heads': ('multi_head_lsa', {'model.num_heads': 64}, ('zoo', 'chunk')),
   'context': ('yq_lsa', {'task.context_length': 10_000}, ('zoo', 'chunk')),
 }
-_SWEEP = 'sweep'  # of 32 prior means, and one of its points trained alone
+# This case is a sweep over 32 prior means, beside one of its points trained alone.
+_SWEEP = 'sweep'
 NAMES = *_CASES, _SWEEP
-_NUM_STEPS = 1000  # of a run of `zoo`
-# Pairs of cases whose cost should be almost the same.
+_NUM_STEPS = 1000  # A run of `zoo` has at most so many steps.
+# Pairs of cases that should cost almost the same.
 _COMPARED = (
   (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
   (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
@@ -71,7 +76,7 @@ _SCALED = {
 
 
 class Case(NamedTuple):
-  """What is trained."""
+  """What is trained: a model, its number of heads and the number of examples."""
 
   model: str
   heads: int
@@ -81,12 +86,12 @@ class Case(NamedTuple):
     return f'{self.model}, H = {self.heads}, C = {self.context_length}'
 
 
-# The contenders of each case, by name.
+# The programs by case and name, with their timings.
 Results = Mapping[tuple[Case, str], Contender]
 
 
 def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Any:
-  """The config of a model with some fields changed."""
+  """Returns the config of a model with some fields changed."""
   config: Any = configs.get_config(name, variant)
   config.update_from_flattened_dict(fields)
   return config
@@ -95,9 +100,19 @@ def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Any:
 def measure(
   names: Sequence[str], variant: str, repeats: int, seconds: float
 ) -> dict[str, Any]:
-  """The speeds of the named cases and their ratios, or times of a sweep; as JSON.
+  """Measures the speeds of cases and their ratios, and the times of a sweep.
 
-  Raises UserError for a name that is not one of NAMES.
+  Args:
+    names: Cases, some of NAMES.
+    variant: Variant of the configs.
+    repeats: Number of timings of each program.
+    seconds: Duration of a timing; one of `zoo` takes a whole run.
+
+  Returns:
+    The results, which can be written as JSON.
+
+  Raises:
+    UserError: If a name is not one of NAMES.
   """
   entries = []
   for name in names:
@@ -129,10 +144,18 @@ def measure(
 def compare(
   entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
 ) -> Results:
-  """Times the named contenders of each config `repeats` times, in turns.
+  """Times the programs of each config in turns.
 
-  A timing takes about `seconds`, but that of `zoo` a whole run. Raises UserError for an
-  invalid config.
+  Args:
+    entries: Configs, each with the names of the programs to time.
+    repeats: Number of timings of each program.
+    seconds: Duration of a timing; one of `zoo` takes a whole run.
+
+  Returns:
+    The programs by case and name, with their timings.
+
+  Raises:
+    UserError: If a config is invalid.
   """
   results = {}
   for config, names in entries:
@@ -156,7 +179,7 @@ class Contest:
     self._examples = jax.jit(functools.partial(self._draw, False))
 
   def contender(self, name: str, label: str) -> Contender:
-    """The contender of that name."""
+    """Returns the program of that name, to be timed."""
     if name == 'zoo':
       return Contender(label, lambda seconds: self._time_zoo())
     return of_steps(label, functools.partial(self.run, name))
@@ -176,18 +199,18 @@ class Contest:
       return jax.block_until_ready(result)
 
   def _time_zoo(self) -> Timing:
-    """The speed of a whole run after it is compiled, up to its last log line."""
+    """Measures the speed of a whole run, from compilation to the last log line."""
     with (
       tempfile.TemporaryDirectory() as folder,
-      contextlib.redirect_stderr(io.StringIO()),  # its progress bar
+      contextlib.redirect_stderr(io.StringIO()),  # This hides the progress bar.
     ):
       summary = train(self._config, pathlib.Path(folder) / 'run')
       lines = read_lines(pathlib.Path(folder) / 'run')
     if summary is None:
       raise KeyboardInterrupt
     cpu = summary['cpu_ms_per_step']
-    assert cpu is not None  # it took steps
-    # Not the speed in the summary, which is that of the steps alone.
+    assert cpu is not None  # It is None only for a run without steps.
+    # The speed in the summary would be that of the steps alone.
     return Timing(summary['step'] / lines[-1]['wall_time'], cpu)
 
   def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
@@ -197,7 +220,7 @@ class Contest:
       stream = jax.random.fold_in(key, step)
       return sample(self.steps.task, stream, batch_size, statistics)
 
-    # The loop carries the whole sample, since XLA does not compute unused values.
+    # The loop carries the whole sample, since XLA skips values that are not used.
     nothing = jax.tree.map(
       lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
     )
@@ -207,7 +230,7 @@ class Contest:
 def literal_step(
   config: Config,
 ) -> tuple[Callable[[PyTree, Key[Array, '']], PyTree], PyTree]:
-  """`(step, state)` of the plain program, with `state = step(state, key)`."""
+  """Returns `step` and `state` of the program `literal`: state = step(state, key)."""
   task = build_task(config)
   assert isinstance(task, LinearRegression)
   model = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
@@ -240,7 +263,7 @@ def literal_step(
 
 
 def ratios(results: Results) -> dict[str, float]:
-  """The ratios that the benchmark reports, of median speeds."""
+  """Returns the ratios of median speeds that the benchmark reports."""
   speed = {of: contender.rates['median'] for of, contender in results.items()}
   by_name = {}
   for case in dict.fromkeys(case for case, _ in speed):
@@ -258,15 +281,15 @@ def ratios(results: Results) -> dict[str, float]:
 
 
 def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
-  """Seconds for a sweep over prior means, and for one of its points trained alone.
+  """Measures the seconds of a sweep over prior means, and of one point trained alone.
 
-  They include compilation, records, evaluation and checkpoints, but not imports.
+  The seconds include compilation, records, evaluation and checkpoints, but not imports.
   """
   points: list[Any] = grid({'task.prior_mean': np.linspace(0, 4, num_points).tolist()})
   seconds = {}
   with (
     tempfile.TemporaryDirectory() as folder,
-    contextlib.redirect_stderr(io.StringIO()),  # the progress bars
+    contextlib.redirect_stderr(io.StringIO()),  # This hides the progress bars.
   ):
     for objective in ('sampled', 'exact'):
       config = copy.deepcopy(config)
@@ -282,7 +305,7 @@ def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-  """The results of the benchmark as tables for a terminal."""
+  """Returns the results of the benchmark as tables for a terminal."""
   tables = []
   if results['rows']:
     speeds = []
@@ -317,9 +340,17 @@ def _sweep_table(sweep: dict[str, Any]) -> str:
 def scale(
   variant: str, repeats: int, seconds: float, num_sizes: int | None
 ) -> dict[str, Any]:
-  """The time of a compiled step by size, for each quantity that is varied; as JSON.
+  """Measures the time of a compiled step while one size at a time is varied.
 
-  `num_sizes` is how many sizes are tried; None: all.
+  Args:
+    variant: Variant of the config.
+    repeats: Number of timings of each size.
+    seconds: Duration of a timing.
+    num_sizes: How many sizes are tried, the smallest first. None tries all.
+
+  Returns:
+    By varied quantity: the sizes, the milliseconds of a step, and the exponent of the
+    fitted power.
   """
   scaling = {}
   for label, (field, sizes) in _SCALED.items():
@@ -339,15 +370,19 @@ def scale(
 
 
 def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
-  """The exponent p of the least-squares fit `time ∝ size^p`, on logarithms."""
+  """Returns p of `time ∝ size^p`, fitted to the logarithms by least squares."""
   return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
 
 
 def plot_scaling(scaling: dict[str, Any], *, ax: Ax = None) -> list[Axes]:
-  """Step time against each size, on logarithmic axes, with the fitted power.
+  """Draws the step time against each size, on logarithmic axes, with the fitted power.
 
-  Panels are drawn in `ax`, axes for each size, by default in those of a new figure,
-  which the function returns.
+  Args:
+    scaling: What `scale` has returned.
+    ax: Axes for each varied quantity; by default those of a new figure.
+
+  Returns:
+    The axes.
   """
   panels = []
   for label, measured in scaling.items():

@@ -1,11 +1,11 @@
-"""The speed of one layer of each mixer as a ratio to softmax attention.
+"""Measures the time of one layer of each mixer, relative to softmax attention.
 
   python -m benchmarks.mixers
   python -m benchmarks.mixers --mixers=delta,kda --tokens=41 --repeats=5
 
-times the forward pass, and it with the gradient of all weights and of the tokens, of
-layers of width 64 with 2 heads on 32 prompts of 41 and of 512 tokens. Use an idle
-machine; programs take turns.
+Two programs are timed: the forward pass alone, and the forward pass with the gradient
+with respect to all weights and the tokens. Layers have width 64 and 2 heads, and read
+32 prompts of 41 or of 512 tokens. Use an idle machine; the programs take turns.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ _BATCH, _WIDTH, _HEADS = 32, 64, 2
 _BASE = 'softmax'
 
 flags.adopt_module_key_flags(cli)
-_MIXERS = flags.DEFINE_list('mixers', None, 'Names of mixers; all by default.')
-_TOKENS = flags.DEFINE_list('tokens', ['41', '512'], 'Tokens of a prompt.')
+_MIXERS = flags.DEFINE_list('mixers', None, 'Names of mixers. Default: all.')
+_TOKENS = flags.DEFINE_list('tokens', ['41', '512'], 'Numbers of tokens.')
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'Runs of each program, in turns.')
 _SECONDS = flags.DEFINE_float('seconds', 0.5, 'Duration of a run in seconds.')
 
 
 def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
-  """Programs that run a number of steps: the forward pass, and the gradient."""
+  """Returns programs that run a number of steps: forward pass, and gradient."""
 
   def build() -> nnx.Module:
     slot = Slot(_WIDTH, _HEADS)
@@ -68,7 +68,7 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
 def measure(
   names: list[str], lengths: list[int], repeats: int, seconds: float
 ) -> list[tuple[str, ...]]:
-  """Rows of the table: a mixer, the tokens, and both ratios of times to softmax."""
+  """Returns rows of the table: mixer, tokens, and both times relative to softmax."""
   rows = []
   for length in lengths:
     contenders: dict[tuple[str, str], Contender] = {

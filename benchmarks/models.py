@@ -1,8 +1,11 @@
-"""The speed of training any model, next to a plain program and the matmul peak.
+"""The speed of training any model beside a plain program and the matmul peak.
 
-`zoo` is the compiled steps that `launch.main` runs; `plain` is the same model trained
-by the usual Flax program, one compiled step at a time from a Python loop; `matmul`
-multiplies square matrices, which gives the peak of the machine.
+Three programs are timed:
+
+- `zoo` is the compiled steps that `launch.main` runs.
+- `plain` trains the same model by the usual Flax program: a Python loop calls one
+  compiled step at a time.
+- `matmul` multiplies square matrices, which gives the peak of the machine.
 """
 
 from __future__ import annotations
@@ -29,15 +32,20 @@ from zoo.models import LinearAttention, TokenModel
 from zoo.training.objective import make_objective, numbers_of
 from zoo.training.summary import product_flops
 
-_SIZE = 2048  # of the matrices of `matmul`
+_SIZE = 2048  # The matrices of `matmul` have so many rows and columns.
 _SIZES = 'gpt2_tiny', 'gpt2_small', 'gpt2'
 _OTHERS = 'deep_lsa', 'deep_set', 'gru', 'lstm', 'mlp', 'mlp_mixer'
 
 
 def model_config(name: str, smoke: bool) -> Any:
-  """The config of a size, a mixer or a model, in the setting of arXiv 2208.01066.
+  """Returns the config of a size, a mixer or a model, as in arXiv 2208.01066.
 
-  Raises UserError for an unknown name.
+  Args:
+    name: A size of GPT-2, a mixer for the smallest size, or another model.
+    smoke: Whether sizes are tiny, so that the speeds mean nothing.
+
+  Raises:
+    UserError: If the name is unknown.
   """
   mixers = zoo.list_mixers()
   if name in _SIZES:
@@ -61,12 +69,13 @@ class Contest:
     self.steps, self.plain = Steps(config), PlainProgram(config)
     with self.steps.computing():
       jaxpr = jax.make_jaxpr(self.plain.gradient)(self.steps.key).jaxpr
-    self.flops = product_flops(jaxpr)  # of a step
-    self.tokens = config.train.batch_size * _tokens_of(config)  # of a step
+    self.flops = product_flops(jaxpr)  # These are the operations of a step.
+    # These are the tokens of a step.
+    self.tokens = config.train.batch_size * _tokens_of(config)
     self._matrix = replicate(np.full((_SIZE, _SIZE), 1 / _SIZE, 'f'), self.steps.mesh)
 
   def contenders(self, name: str) -> dict[str, Contender]:
-    """The contenders, by name, for the model of that name."""
+    """Returns the programs by kind; `name` is the model in their labels."""
     programs = {
       'zoo': self.steps.run,
       'plain': self.run_plain,
@@ -85,7 +94,7 @@ class Contest:
 
 
 class PlainProgram:
-  """A model trained as in Flax's tutorials: `nnx.jit` of one step, and a loop."""
+  """A model trained as in Flax's tutorials: a loop around `nnx.jit` of one step."""
 
   def __init__(self, config: Config):
     self._model: Any = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
@@ -101,7 +110,7 @@ class PlainProgram:
     self._steps_done = 0
 
   def gradient(self, key: jax.Array) -> tuple[jax.Array, PyTree]:
-    """The loss and its gradient at the current weights."""
+    """Returns the loss and its gradient at the current weights."""
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
     def loss(weights: Any) -> jax.Array:
@@ -130,7 +139,7 @@ def _products(matrix: jax.Array, steps: int) -> jax.Array:
 
 
 def _tokens_of(config: Config) -> int:
-  """The tokens of one prompt; its examples for a model that does not read tokens."""
+  """Returns the number of tokens of a prompt; of examples if a model has no tokens."""
   task = build_task(config)
 
   def tokens() -> jax.Array:
@@ -145,9 +154,18 @@ def _tokens_of(config: Config) -> int:
 def measure(
   models: Mapping[str, Config], repeats: int, seconds: float
 ) -> dict[str, dict[str, float]]:
-  """By model: steps and tokens per second, and ratios to the other contenders.
+  """Measures steps and tokens per second, and ratios to the other programs, by model.
 
-  A timing takes about `seconds`. Raises UserError for an invalid config.
+  Args:
+    models: The configs by name.
+    repeats: Number of timings of each program.
+    seconds: Duration of a timing.
+
+  Returns:
+    The results of `summary` by name.
+
+  Raises:
+    UserError: If a config is invalid.
   """
   contests = {name: Contest(config) for name, config in models.items()}
   contenders = {name: contest.contenders(name) for name, contest in contests.items()}
@@ -164,7 +182,7 @@ def measure(
 def summary(
   contenders: Mapping[str, Contender], tokens: int, flops: int
 ) -> dict[str, float]:
-  """The speeds of a model, a step of which has so many tokens and operations."""
+  """Returns the speeds of a model, whose step has so many tokens and operations."""
   rates = {name: contender.rates['median'] for name, contender in contenders.items()}
   speed, peak = flops * rates['zoo'], 2 * _SIZE**3 * rates['matmul']
   return {
@@ -178,7 +196,7 @@ def summary(
 
 
 def table(speeds: Mapping[str, Mapping[str, float]]) -> str:
-  """The results of the benchmark as a table for a terminal."""
+  """Returns the results of the benchmark as a table for a terminal."""
   rows = [
     [
       model,

@@ -1,4 +1,4 @@
-"""Measured losses of baselines, compared with values from formulas and other code."""
+"""Measured losses of baselines beside known values from formulas and other code."""
 
 from __future__ import annotations
 
@@ -25,41 +25,60 @@ from zoo.estimators.baselines import HostBaseline
 from zoo.measure.curves import sample_losses
 
 _NUM_HOST_PROMPTS = 600
-# A loss that is 0 in exact arithmetic is not 0 in float32.
+# Rounding in float32 may change a value by this share of max(|value|, 1).
 _ROUNDING = 1e-6
 
 
 class Reference(NamedTuple):
-  """A known value of a baseline after some examples, and its source."""
+  """A known value of a baseline after some examples, and its source.
 
-  task: str  # its registered name
-  arguments: str  # of its constructor, JSON
-  baseline: str  # its name, or with other fields: `greedy_tree(max_depth=4)`
-  num_examples: str  # a number, or a range such as 0-15, over which the mean is taken
-  # One of QUANTITIES or `squared distance from BASELINE`, each with or without the
-  # name of a shift of the task to sample instead: `loss on new_tasks`.
+  Attributes:
+    task: The registered name of the task.
+    arguments: The arguments of its constructor, in JSON.
+    baseline: The name of the baseline, with fields that differ from those of the task's
+      baseline: `greedy_tree(max_depth=4)`.
+    num_examples: The number of examples, or a range such as 0-15, over which the mean
+      is taken.
+    quantity: One of QUANTITIES or `squared distance from BASELINE`. With ` on SHIFT`
+      the prompts come from a shift of the task: `loss on new_tasks`.
+    divisor: The number by which the measured quantity is divided, such as d.
+    value: The known value of the quotient.
+    standard_error: The standard error of the known value; 0 for a formula.
+    source: Where the known value comes from.
+  """
+
+  task: str
+  arguments: str
+  baseline: str
+  num_examples: str
   quantity: str
-  divisor: float  # of the quantity, such as d
+  divisor: float
   value: float
-  standard_error: float  # 0 for a formula
+  standard_error: float
   source: str
 
   def lengths(self) -> range:
-    """The numbers of examples; raises ValueError."""
+    """Returns the numbers of examples; raises ValueError if they cannot be read."""
     first, _, last = self.num_examples.partition('-')
     return range(int(first), int(last or first) + 1)
 
 
 class Row(NamedTuple):
-  """A reference value and the measured one."""
+  """A reference value and the measured one.
+
+  Attributes:
+    reference: The known value.
+    measured: The measured value, divided by the divisor.
+    standard_error: The standard error of the measured value; NaN for a median.
+  """
 
   reference: Reference
   measured: float
-  standard_error: float  # NaN for a median
+  standard_error: float
 
   @property
   def deviation(self) -> float:
-    """The difference in standard errors of both; NaN for a median."""
+    """The difference over the standard error of the difference; NaN for a median."""
     known = self.reference
     gap = self.measured - known.value
     if abs(gap) <= _ROUNDING * max(abs(known.value), 1):
@@ -68,7 +87,7 @@ class Row(NamedTuple):
     return gap / error if error else math.inf
 
   def cells(self) -> list[str]:
-    """The row of the page that shows both values."""
+    """Returns the row of the table that shows both values."""
     reference = self.reference
     divisor = '' if reference.divisor == 1 else f' / {reference.divisor:g}'
     known = f'{reference.value:.4g}'
@@ -78,7 +97,7 @@ class Row(NamedTuple):
     if math.isfinite(self.standard_error):
       measured += f' ± {self.standard_error:.2g}'
     deviation = '' if math.isnan(self.deviation) else f'{self.deviation:+.2f}'
-    if self.deviation == 0:  # It agrees to rounding, so that no error is compared.
+    if self.deviation == 0:  # The values agree up to rounding.
       deviation = '0'
     arguments = ', '.join(
       part.strip().replace('"', '').replace(': ', '=')
@@ -97,7 +116,11 @@ class Row(NamedTuple):
 
 
 def read_references(folder: pathlib.Path) -> list[Reference]:
-  """The reference values in the CSV files of a folder; raises UserError."""
+  """Returns the reference values of all CSV files of a folder.
+
+  Raises:
+    UserError: If a line cannot be read, or if there is no value.
+  """
   references = []
   for path in sorted(folder.glob('*.csv')):
     with path.open(newline='') as file:
@@ -129,8 +152,17 @@ def measure(
 ) -> Iterator[Row]:
   """Measures the baselines of reference values, all lengths of a baseline at once.
 
-  Baselines that another library fits on the host get at most 600 prompts. Raises
-  UserError for a baseline or a shift that its task does not have.
+  Args:
+    references: The reference values.
+    num_prompts: Number of prompts for each baseline (≥ 2). Baselines that another
+      library fits on the host, such as scikit-learn, get at most 600.
+    seed: Seed of the prompts.
+
+  Yields:
+    A row for each reference value.
+
+  Raises:
+    UserError: If a task does not have a baseline or a shift.
   """
   groups: dict[tuple[str, ...], list[Reference]] = {}
   for reference in references:
@@ -158,7 +190,7 @@ def _sample(
   num_prompts: int,
   seed: int,
 ) -> Float[np.ndarray, 'p n']:
-  """The quantity of a baseline on each prompt at each length."""
+  """Returns the quantity of a baseline on each prompt `p` at each length `n`."""
   predictor = _baseline(baseline, task)
   if isinstance(predictor, HostBaseline):
     num_prompts = min(num_prompts, _NUM_HOST_PROMPTS)
@@ -172,7 +204,8 @@ def _sample(
     predictor, loss = _Difference(predictor, other), _square
   else:
     loss = functools.partial(QUANTITIES[quantity], sampled)
-  # A few prefixes cost less than one pass over all lengths, for some by far.
+  # For few lengths, prompts that are cut off cost less than one pass over all lengths,
+  # for some baselines far less.
   if 4 * len(lengths) <= max(lengths) and not isinstance(predictor, HostBaseline):
     predictor = _OnPrefixes(predictor)
   return sample_losses(
@@ -181,7 +214,7 @@ def _sample(
 
 
 def _baseline(text: str, task: Task) -> Any:
-  """The baseline of a task that a text names, with the fields that the text sets."""
+  """Returns the baseline that a text names, with the fields that the text sets."""
   name, _, fields = text.rstrip(')').partition('(')
   if name not in (known := task.baselines()):
     kind = type(task).__name__
@@ -198,7 +231,7 @@ def _baseline(text: str, task: Task) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _OnPrefixes:
-  """A baseline without its pass over all lengths."""
+  """A baseline without the method that predicts at all lengths in one pass."""
 
   predictor: Any
 
@@ -235,7 +268,7 @@ def _accuracy(task: Task, prediction: Array, target: Array) -> Float[Array, '*n'
 
 
 def _excess(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
-  """The loss above that of the target itself, a Kullback–Leibler divergence."""
+  """Returns the loss less that of the true probabilities, which is a KL divergence."""
   several = task.num_outputs > 1
   truth = losses.log_probability(target) if several else losses.logit(target)
   return _loss(task, prediction, target) - _loss(task, truth, target)

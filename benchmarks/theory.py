@@ -2,9 +2,10 @@
 
   OPENBLAS_NUM_THREADS=1 python benchmarks/theory.py
 
-C = d. Each time is that of a second call, when programs are compiled and spectra are
-known. A call that is refused or would take minutes is left out. Run this from the root
-of the repository.
+The tasks have as many examples as features, C = d. The second call of a function is
+timed, when programs are compiled and spectra are known. A call is left out if the
+function refuses it or if it would take minutes. Run this from the root of the
+repository.
 """
 
 import time
@@ -24,7 +25,7 @@ SIZES = 10, 200
 
 
 def calls(d: int) -> dict[str, Callable[[], Any]]:
-  """The calls by name, for d features and d examples."""
+  """Returns the calls by name, for d features and d examples."""
   task, noisy, general = (
     zoo.create_task(
       'linear_regression', num_features=d, context_length=d, prior_mean=2.0, **options
