@@ -199,7 +199,7 @@ class Contest:
       return jax.block_until_ready(result)
 
   def _time_zoo(self) -> Timing:
-    """Measures the speed of a whole run, from compilation to the last log line."""
+    """Measures the speed of a whole run after compilation, up to the last log line."""
     with (
       tempfile.TemporaryDirectory() as folder,
       contextlib.redirect_stderr(io.StringIO()),  # This hides the progress bar.

@@ -1,4 +1,4 @@
-"""Attention on Gaussian clusters with fixed labels: in context or in weights?
+"""Attention that learns the labels of Gaussian clusters, in context or in weights.
 
   python -m launch.main --config=configs/clusters.py
   python -m launch.main --config=configs/clusters.py --config.task.num_classes=32 \\

@@ -1,4 +1,4 @@
-"""Attention on handwritten characters with fixed labels: in context or in weights?
+"""Attention that learns the labels of characters, in context or in weights.
 
   tfds build omniglot --data_dir=data --file_format=array_record
   python -m launch.main --config=configs/omniglot.py

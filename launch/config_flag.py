@@ -69,7 +69,7 @@ def define(
   return config_flags.DEFINE_config_file(
     'config',
     help_string=f'{help_text} Set a field with --config.section.field=value; the value '
-    f'None turns an optional one off.{help_of(fields)}',
+    f'None disables an optional one.{help_of(fields)}',
   )
 
 

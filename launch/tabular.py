@@ -106,7 +106,7 @@ def main() -> None:
   _DRAWING.check()
   out = cli.folder_of(_WORKDIR)
   # Imported here so that a mistyped flag is reported at once, and so that a missing
-  # scikit-learn is one line.
+  # scikit-learn is reported in one line.
   import zoo.sklearn  # noqa: F401
   from studies.tabular.scores import Trial, compare
 
