@@ -1,6 +1,6 @@
 """Trains the checkpoints that ship again, and writes their cards and the index.
 
-  python -m benchmarks.checkpoints               # 71 minutes, 57 of them for `tabular`
+  python -m benchmarks.checkpoints               # 67 minutes, 57 of them for `tabular`
   python -m benchmarks.checkpoints lsa yq_lsa    # only these two
 
 The old checkpoints are replaced only after all new ones are trained.

@@ -1,4 +1,9 @@
-"""The atlas: architectures × tasks × guesses, each trained with the same operations."""
+"""The atlas: architectures × tasks × initial guesses, trained at equal operations.
+
+`run` trains the cells of a `Grid` and returns a list of `AtlasRow`. The other functions
+turn such rows into pictures (`draw`), tables (`tables`, `beside_softmax`) and one
+paragraph of text (`summary`).
+"""
 
 from studies.atlas.notes import Settings as Settings
 from studies.atlas.pictures import draw as draw

@@ -1,7 +1,8 @@
-"""Trains and measures the cells of an atlas, and keeps what each has found so far.
+"""The training and measurement of one cell of an atlas.
 
-A cell has one compiled program, in which three models train side by side at any
-learning rates, from any seeds and for any number of steps.
+Each cell compiles one training program, in which three models train side by side. Their
+learning rates, seeds and number of steps are inputs, so that the search for a rate and
+the training of the seeds use the same program.
 """
 
 import copy
@@ -32,8 +33,8 @@ from zoo.training.loop import Loop
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
 
-_CHUNK = 100  # steps between two looks at the signals
-_LANES = search.AT_ONCE  # models that train side by side
+_CHUNK = 100  # steps between two checks for SIGTERM and Ctrl-C
+_LANES = search.AT_ONCE  # the number of models that train side by side
 
 
 def _of_seed(config: Config, seed: int) -> Config:
@@ -43,18 +44,24 @@ def _of_seed(config: Config, seed: int) -> Config:
 
 
 class Lanes(NamedTuple):
-  """Models that train side by side in the program of a cell."""
+  """The models that train side by side; each one is a lane.
+
+  Attributes:
+    training: The compiled training of all lanes.
+    configs: The config of each lane.
+  """
 
   training: Training
-  configs: list[Config]  # one for each lane
+  configs: list[Config]
 
 
 def _in_lanes(
   training: Training, seeds: Sequence[int], rates: Sequence[float], num_steps: int
 ) -> Lanes:
-  """The lanes with these seeds and learning rates, for a number of steps.
+  """Returns lanes with the given seeds and learning rates, for a number of steps.
 
-  Lanes that are left over repeat the last seed and rate.
+  Seeds and rates are at most as many as there are lanes. Further lanes repeat the last
+  seed and rate, and their results are ignored.
   """
   left, config = _LANES - len(seeds), training.config
   configs = [_of_seed(config, seed) for seed in [*seeds, *[seeds[-1]] * left]]
@@ -70,7 +77,7 @@ def _in_lanes(
 
 
 def _until(training: Training, last: int) -> Training:
-  """The same training up to a last step, which looks at the signals now and then.
+  """Returns the training up to a last step, in chunks between which it can stop.
 
   It evaluates nothing, since a cell measures its models in its own way.
   """
@@ -82,22 +89,22 @@ def _until(training: Training, last: int) -> Training:
 
 
 def _each(lanes: Lanes, state: State) -> list[State]:
-  """The states of the models in the lanes, one by one."""
+  """Returns the state of the model in each lane."""
   return [*unstack(lanes.configs, state)]
 
 
 def _models(training: Training, states: Sequence[State]) -> list[nnx.Module]:
-  """The models of some states."""
+  """Builds the models that have these states."""
   return [nnx.merge(training.graph, state['model']) for state in states]
 
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
-  """The numbers, with NaN for what was not finite."""
+  """Replaces None, which stands for a number that is infinite or NaN, by NaN."""
   return tuple(math.nan if number is None else number for number in numbers)
 
 
 class CellRun:
-  """A cell that is trained, or goes on from its folder."""
+  """The training of one cell, which resumes from the notes in its folder."""
 
   def __init__(
     self,
@@ -107,7 +114,19 @@ class CellRun:
     folder: pathlib.Path,
     interruption: Interruption,
   ):
-    """Raises UserError as `read_notes` does."""
+    """Reads the notes of the cell, and trains nothing yet.
+
+    Args:
+      cell: The model, the task and the guess.
+      settings: The scale, the seeds and the budgets.
+      get_config: Returns the config of the cell.
+      folder: The folder of the cell.
+      interruption: Tells whether SIGTERM or Ctrl-C has come.
+
+    Raises:
+      UserError: If the notes are of other settings, or of another config, numbers of
+        prompts or version of the library.
+    """
     self.cell, self._settings, self._folder = cell, settings, folder
     self._get_config, self._interruption = get_config, interruption
     self._measuring = measure.Programs()
@@ -115,18 +134,23 @@ class CellRun:
 
   @functools.cached_property
   def config(self) -> Config:
-    """The validated config; raises UserError if the model cannot do the task."""
+    """The validated config. Raises UserError if the model cannot do the task."""
     return validate(self._get_config())
 
   @functools.cached_property
   def training(self) -> Training:
-    """What trains the lanes, compiled when something is to be trained."""
+    """The training of the lanes, which is compiled when it is first needed."""
     return compile_many([_of_seed(self.config, seed) for seed in range(_LANES)])
 
   def rows(self) -> list[AtlasRow]:
-    """Trains what is missing, and returns a row for each budget.
+    """Trains what is missing, and returns the rows of the cell.
 
-    Raises Stopped after a signal.
+    Returns:
+      A row for each budget. A single row if the model cannot do the task, or if theory
+      gives the lowest risk and nothing is trained.
+
+    Raises:
+      Stopped: After SIGTERM or Ctrl-C.
     """
     notes = self.notes
     if not notes.weights:
@@ -148,7 +172,7 @@ class CellRun:
     return rows
 
   def _begin(self) -> None:
-    """Notes what is known before training."""
+    """Writes what is known without training into the notes."""
     notes = self.notes
     notes.reason = ''
     try:
@@ -161,7 +185,7 @@ class CellRun:
     write_notes(self._folder, self.notes)
 
   def _row(self, **fields: Any) -> AtlasRow:
-    """A row of this cell."""
+    """Returns a row of this cell with further fields."""
     notes = self.notes
     return AtlasRow(
       model=self.cell.model,
@@ -174,12 +198,12 @@ class CellRun:
     )
 
   def _steps(self, budget: float) -> int:
-    """The steps that have as many operations as a budget."""
+    """Returns the number of steps that a budget pays for, at most `MOST_STEPS`."""
     steps = max(1, round(budget / self.notes.step_operations))
     return min(steps, MOST_STEPS)
 
   def _row_of(self, budget: float, best: search.Search) -> AtlasRow:
-    """The row of a budget, at the rate that its search has found."""
+    """Returns the row of a budget, and trains the seeds at the rate that was found."""
     notes, steps = self.notes, self._steps(budget)
     row = functools.partial(
       self._row,
@@ -206,7 +230,7 @@ class CellRun:
     )
 
   def _try_rates(self, rates: Sequence[float], num_steps: int) -> list[float]:
-    """The held-out loss at each rate after all steps, infinite where one diverged."""
+    """Returns the held-out loss at each rate after training; inf if it diverged."""
     by_rate = self.notes.search.setdefault(num_steps, {})
     missing = [rate for rate in rates if rate not in by_rate]
     while missing:
@@ -218,7 +242,7 @@ class CellRun:
       label = f'{self.cell.name}: {len(few)} rates'
       step, state = self._advance(lanes.training, state, (0, num_steps), label)
       if step < num_steps:
-        raise Stopped  # these rates are tried again
+        raise Stopped  # the next call begins these rates again
       models = _models(self.training, _each(lanes, state)[: len(few)])
       losses = self._losses(models, seeds, search.HELD_OUT)
       by_rate.update(zip(few, finite_or_null(losses), strict=True))
@@ -227,7 +251,7 @@ class CellRun:
     return [math.inf if loss is None else loss for loss in known]
 
   def _train(self, rate: float, num_steps: int) -> Found:
-    """Trains the seeds at a rate and measures them."""
+    """Trains each seed at a rate, measures the models and saves them."""
     losses: list[float] = []
     curves: list[np.ndarray] = []
     lengths = measure.lengths_of(self.notes.context_length)
@@ -254,9 +278,12 @@ class CellRun:
   def _trained(
     self, training: Training, rate: float, seeds: Sequence[int], num_steps: int
   ) -> State:
-    """The states after a budget; raises Stopped, with the constant part saved.
+    """Trains some seeds for a budget and returns their states.
 
-    That part goes on from the one of a smaller budget with the same rate.
+    The learning rate is constant at first and decays at the end. A checkpoint is saved
+    when the constant part ends, so that a larger budget with the same rate continues
+    from it. After a signal within the constant part the state reached is saved, and
+    Stopped is raised.
     """
     clock = time.monotonic()
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
@@ -264,7 +291,8 @@ class CellRun:
     folder = self._folder / f'rate={rate:g}' / f'seed={seeds[0]}'
     with Checkpoints(folder, 1, run_metadata(self.config)) as checkpoints:
       latest = checkpoints.latest or 0
-      start = latest if latest <= constant else 0  # one of a larger budget is no help
+      # A checkpoint of a larger budget may lie behind the end of this constant part.
+      start = latest if latest <= constant else 0
       with on_mesh(training.mesh, self.config):
         state = training.init()
         if start:
@@ -282,9 +310,10 @@ class CellRun:
   def _advance(
     self, training: Training, state: State, steps: tuple[int, int], label: str
   ) -> tuple[int, State]:
-    """Trains from the first to the last of the steps.
+    """Trains from the first of two steps to the second.
 
-    Returns the step that was reached, which is earlier after a signal.
+    Returns:
+      The step that was reached, which is earlier after a signal, and the state there.
     """
     step, last = steps
     loop = Loop(
@@ -303,7 +332,7 @@ class CellRun:
   def _losses(
     self, models: Sequence[nnx.Module], seeds: Sequence[int], num_prompts: int
   ) -> list[float]:
-    """The loss of each model on prompts of its seed; NaN if it is not finite."""
+    """Returns the loss of each model on prompts of its seed; NaN if not finite."""
     task = build_task(self.config)
     return [
       measure.loss(model, task, num_prompts, seed, self._measuring)
@@ -313,7 +342,7 @@ class CellRun:
   def _save_models(
     self, seeds: Sequence[int], states: Sequence[State], rate: float, num_steps: int
   ) -> None:
-    """Saves the models of a budget, for `zoo.load`."""
+    """Saves the models of a budget in folders that `zoo.load` reads."""
     for seed, state in zip(seeds, states, strict=True):
       config = _of_seed(self.config, seed)
       config.optimizer.learning_rate, config.train.num_steps = rate, num_steps
@@ -322,6 +351,6 @@ class CellRun:
       save_result(folder, num_steps, state, run_metadata(config))
 
   def _spend(self, start: float) -> None:
-    """Adds the time since the start to that of the cell, and writes the notes."""
+    """Adds the time since `start` to the minutes of the cell, and writes the notes."""
     self.notes.minutes += (time.monotonic() - start) / 60
     write_notes(self._folder, self.notes)

@@ -1,4 +1,4 @@
-"""What differs between rows of an atlas: models, and the guesses of one model."""
+"""Comparisons in an atlas: of models with softmax attention, and of guesses."""
 
 import math
 from collections.abc import Sequence
@@ -15,22 +15,31 @@ from studies.atlas.results import (
 )
 from zoo.measure.statistics import Interval, holm, interval, t_test, welch_test
 
-REFERENCE = 'softmax'  # the model that others are compared with
-# Networks of linear attention alone, which cannot add an offset to what they predict.
+REFERENCE = 'softmax'  # the model with which others are compared
+# These models have linear attention only, and cannot add an offset to a prediction.
 LINEAR_NETWORKS = 'deep_lsa', 'gd_plus_plus'
 
 
 class Difference(NamedTuple):
-  """A model beside softmax attention on the same task, after the same budget."""
+  """A model compared with softmax attention on the same task after the same budget.
+
+  Attributes:
+    row: The row of the model.
+    reference: The row of softmax attention.
+    gap: The mean log share of the model minus that of softmax attention. Shares are
+      given by `LossScale.share`.
+    p_value: The p value of Welch's t-test of `gap`, corrected by Holm's method over all
+      models and tasks. NaN if it cannot be tested.
+  """
 
   row: AtlasRow
   reference: AtlasRow
-  gap: float  # of the mean logarithms of the shares that are not learned
-  p_value: float  # of a t-test of these, by Holm over all
+  gap: float
+  p_value: float
 
   @property
   def word(self) -> str:
-    """'lower', 'higher', 'not seen to differ' (p ≥ 0.05), or empty if not tested."""
+    """'lower' or 'higher' if p < 0.05, else 'not seen to differ'; empty if untested."""
     if math.isnan(self.p_value):
       return ''
     if self.p_value >= 0.05:
@@ -39,10 +48,12 @@ class Difference(NamedTuple):
 
 
 def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
-  """Each trained model beside softmax attention, both with the guess 0 if with any.
+  """Compares each trained model with softmax attention on the same prompts.
 
-  They are compared after the largest common budget, by the logarithms of the shares
-  that are not learned; shares below LEAST_SHARE count as that.
+  The comparison is by log((loss − Bayes loss) / (loss without examples − Bayes loss)),
+  after the largest budget with which every trained cell has a row. Shares below
+  `LEAST_SHARE` count as `LEAST_SHARE`. Models that take an initial guess are compared
+  with the guess 0. Rows with a loss that is infinite or NaN are left out.
   """
   shown = [
     row
@@ -75,35 +86,42 @@ def _is_finite(row: AtlasRow) -> bool:
 
 
 class GuessChange(NamedTuple):
-  """The effect of a guess: a cell, and one trained as long with the guess 0."""
+  """The effect of an initial guess on the loss of one model.
+
+  Attributes:
+    row: The row of the model with the guess.
+    reference: The row of the same model with the guess 0, after the same budget.
+    p_value: The p value of a t-test paired by seed, corrected by Holm's method over all
+      effects. NaN if it cannot be tested.
+  """
 
   row: AtlasRow
   reference: AtlasRow
-  p_value: float = math.nan  # of the paired t-test, by Holm over all effects
+  p_value: float = math.nan
 
   @property
   def kind(self) -> str:
-    """'linear attention' for networks of nothing else, or 'other models'."""
+    """'linear attention' for the models in `LINEAR_NETWORKS`, else 'other models'."""
     is_linear = self.row.model in LINEAR_NETWORKS
     return 'linear attention' if is_linear else 'other models'
 
   @property
   def loss(self) -> Interval:
-    """The difference of the losses, paired by seed, and so by prompt."""
+    """The loss with the guess minus the loss without it, paired by seed and prompt."""
     return interval(_differences(self))
 
   @property
   def share(self) -> Interval:
-    """`loss` as a share of the loss with the guess 0, whose own error is ignored."""
+    """`loss` divided by the loss with the guess 0, whose own error is ignored."""
     mean, low, high = self.loss
     whole = self.reference.loss.mean
     return Interval(mean / whole, low / whole, high / whole)
 
 
 def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
-  """The effect of each guess on each model that was also trained with the guess 0.
+  """Returns the effect of each guess on each model that was also trained with guess 0.
 
-  Both are taken after the largest common budget.
+  Losses are those after the largest budget with which every trained cell has a row.
   """
   shown = at_budget(rows)
   cells = {row.cell: row for row in shown if row.known == TRAINED and _is_finite(row)}
@@ -119,13 +137,13 @@ def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
 
 
 def _differences(change: GuessChange) -> list[float]:
-  """The differences of the losses, paired by seed, and so by prompt."""
+  """Returns the loss of each seed with the guess minus its loss with the guess 0."""
   pairs = zip(change.row.losses, change.reference.losses, strict=True)
   return [changed - other for changed, other in pairs]
 
 
 class Pool(NamedTuple):
-  """The models whose effects are pooled."""
+  """The key of `pooled`: the models of one kind, on one task, with one guess."""
 
   task: str
   context_length: int
@@ -134,9 +152,9 @@ class Pool(NamedTuple):
 
 
 def pooled(effects: Sequence[GuessChange]) -> dict[Pool, Interval]:
-  """The mean share that a guess changes, over the models of a kind.
+  """Returns the mean of `GuessChange.share` over the models of each kind.
 
-  The unit of the interval is the model; kinds of a single model are left out.
+  The 95 % intervals are over models. A kind with a single model is left out.
   """
   groups: dict[Pool, list[float]] = {}
   for effect in effects:

@@ -1,7 +1,7 @@
-"""What the models and the baselines of an atlas lose.
+"""The losses of models and baselines of an atlas.
 
-Losses are also measured after several numbers of examples, up to twice those in
-training.
+Losses are also measured after other numbers of examples than in training, up to twice
+as many.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
 from zoo.training.summary import product_flops
 
-NUM_PROMPTS = 8192  # for the loss of each seed
-FEWER_PROMPTS = 1024  # for those at other numbers of examples
-BASELINE_PROMPTS = 65_536  # for a baseline that is sampled
-# Fractions of the context length; a model is compiled for each.
+NUM_PROMPTS = 8192  # prompts for the loss of each seed
+FEWER_PROMPTS = 1024  # prompts for the losses after other numbers of examples
+BASELINE_PROMPTS = 65_536  # prompts for a baseline that no formula gives
+# Losses are measured after these multiples of the context length. The model is compiled
+# for each of them.
 _PARTS = 0.5, 1, 2
-# Baselines that are measured, where a task has them.
+# These baselines are measured on every task that has them.
 _BASELINES = 'bayes', 'bayes_estimate', 'gd', 'nearest_neighbours', 'zero'
 
 
 def lengths_of(context_length: int) -> tuple[int, ...]:
-  """The numbers of examples to measure after, up to twice the context length."""
+  """Returns the numbers of examples after which losses are measured, increasing."""
   return tuple(sorted({int(part * context_length) for part in _PARTS}))
 
 
 def key() -> tuple[int | float, ...]:
-  """What measured losses depend on beside the config."""
+  """Returns the constants on which measured losses depend beside the config."""
   return NUM_PROMPTS, FEWER_PROMPTS, BASELINE_PROMPTS, *_PARTS
 
 
@@ -61,8 +62,20 @@ def loss(
   seed: int,
   programs: Programs | None = None,
 ) -> float:
-  """The mean loss after as many examples as in training; NaN if it is not finite."""
-  if not _is_finite(predictor):  # two ways to predict would not agree on NaN
+  """Measures the mean loss after as many examples as in training.
+
+  Args:
+    predictor: A model or a baseline.
+    task: The task, which samples the prompts.
+    num_prompts: The number of prompts.
+    seed: The seed of the prompts.
+    programs: Compiled programs, to be used again.
+
+  Returns:
+    The mean loss. NaN if it, or a weight of the model, is infinite or NaN.
+  """
+  # Models with two ways to predict are checked on whether both agree, which NaN fails.
+  if not _is_finite(predictor):
     return math.nan
   lengths = [task.context_length]
   losses = sample_losses(
@@ -72,7 +85,7 @@ def loss(
 
 
 def _is_finite(predictor: Predictor) -> bool:
-  """Whether all weights of a model are finite; baselines have none."""
+  """Returns whether all weights of a model are finite. Baselines have no weights."""
   if not isinstance(predictor, nnx.Module):
     return True
   weights = jax.tree.leaves(nnx.state(predictor, nnx.Param))
@@ -86,10 +99,21 @@ def losses_by_length(
   num_prompts: int,
   programs: Programs | None = None,
 ) -> Float[np.ndarray, ' n']:
-  """The mean losses at `lengths`; NaN where a model cannot take so many examples.
+  """Measures the mean loss after each of several numbers of examples.
 
-  Up to the context length of the config they are those of prefixes of its prompts, and
-  beyond it those of prefixes of the longest prompts.
+  Up to the context length of the config, losses are measured on prefixes of prompts of
+  that length. Greater numbers of examples are prefixes of prompts of the greatest one.
+
+  Args:
+    predictor: A model or a baseline.
+    config: The config of the task.
+    lengths: The numbers of examples.
+    num_prompts: The number of prompts.
+    programs: Compiled programs, to be used again.
+
+  Returns:
+    The mean loss after each number of examples. NaN if the model takes fewer examples,
+    or has a weight that is infinite or NaN.
   """
   if not _is_finite(predictor):
     return np.full(len(lengths), math.nan)
@@ -105,13 +129,18 @@ def losses_by_length(
   curve = means(build_task(config), short)
   try:
     curve += means(_at_length(config, longer[-1]), longer) if longer else []
-  except UserError:  # a model for a fixed number of examples
+  except UserError:  # the model takes a fixed number of examples
     curve += [math.nan] * len(longer)
   return np.array(curve)
 
 
 def sizes(config: Config) -> tuple[int, float]:
-  """The weights of a config's model, and its operations in matrix products a prompt."""
+  """Returns the size of a config's model, without running it.
+
+  Returns:
+    The number of weights, and the operations of a forward pass for one prompt. Only
+    operations in products of matrices count.
+  """
   model = abstract_model(config)
   graph, state = nnx.split(model)
   task, count = build_task(config), 64
@@ -122,11 +151,11 @@ def sizes(config: Config) -> tuple[int, float]:
 
 
 def baselines(config: Config, name: str) -> list[AtlasRow]:
-  """The rows of the baselines of a config's task, which has that name in the atlas."""
+  """Measures the baselines of a config's task; the rows call the task `name`."""
   task = build_task(config)
   lengths = 0, *lengths_of(config.task.context_length)
   rows = []
-  # A task of one's own may lack the prediction 0.
+  # A task of a user may lack the baseline `zero`.
   for baseline, predictor in ({'zero': Zero()} | task.baselines()).items():
     if baseline not in _BASELINES:
       continue
@@ -153,14 +182,20 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
 
 
 def exact_baseline(name: str, config: Config, length: int) -> float:
-  """The risk of a baseline after some number of examples, by a formula.
+  """Computes the risk of a baseline after some number of examples by a formula.
 
-  NaN if it is known less well than to 1e-3, or not at all.
+  Args:
+    name: The name of the baseline.
+    config: The config of the task.
+    length: The number of examples.
+
+  Returns:
+    The risk. NaN if no formula is known, or if its relative error may exceed 1e-3.
   """
   task: Any = build_task(config)
   if name == 'zero' and isinstance(task, DecisionTree):
     return 1.0  # the values of leaves are N(0, 1)
-  # The risks of these two depend on no higher moments of w.
+  # The risks of these two depend on w only through E w and E w wᵀ.
   needs_moments_alone = name in ('zero', 'gd')
   if not covers(_with_same_moments(task) if needs_moments_alone else task):
     return math.nan
@@ -189,13 +224,15 @@ def exact_baseline(name: str, config: Config, length: int) -> float:
 
 
 def lowest_known(config: Config) -> float | None:
-  """The lowest known exact risk of the linear attention of a config.
+  """Returns the lowest known exact risk of the linear attention of a config.
 
   It is the infimum on isotropic tasks, with a learned guess, and with d heads or more
   if labels have no noise; else it comes from a search (`theory.head_limited_risk`). A
-  learned guess is taken to be the prior mean. That is the best guess wherever the
-  result is the optimum of the linear family, as for the priors of the shipped models.
-  None if theory does not cover the task.
+  learned guess is taken to be the prior mean, which is the best guess wherever the
+  result is the optimum of the linear family. The priors of the shipped models are such.
+
+  Returns:
+    The risk. None if theory does not cover the task.
   """
   task = _with_same_moments(build_task(config))
   if not covers(task):
@@ -206,10 +243,10 @@ def lowest_known(config: Config) -> float | None:
 
 
 def _with_same_moments(task: Task) -> Task:
-  """Linear regression in place of sparse regression, with the same E w wᵀ.
+  """Returns linear regression with the same E w wᵀ in place of sparse regression.
 
-  The risk of one layer of linear attention depends on w only through it: predictions
-  are linear in the labels, and these are linear in w.
+  The risk of one layer of linear attention depends on w only through E w wᵀ:
+  predictions are linear in the labels, and labels are linear in w.
   """
   if not isinstance(task, SparseRegression):
     return task
@@ -225,7 +262,7 @@ def _with_same_moments(task: Task) -> Task:
 
 
 def _at_length(config: Config, length: int) -> Any:
-  """The task with a number of examples."""
+  """Builds the task of a config with another number of examples."""
   config = copy.deepcopy(config)
   config['task']['context_length'] = length
   return build_task(config)

@@ -1,4 +1,4 @@
-"""What is known of a cell of an atlas so far, kept as a file of its folder."""
+"""Notes: a file in the folder of a cell, with all that was found for it so far."""
 
 import dataclasses
 import json
@@ -13,58 +13,87 @@ from zoo.core.errors import UserError
 from zoo.host.files import read_json, write_atomically
 from zoo.storage.rows import version_digest
 
-# A budget of operations is never more steps than these. Only networks of linear
-# attention reach them, whose few weights would otherwise train for days.
+# The cap on the steps that a budget pays for. Only networks of linear attention reach
+# it: they have few weights, and would otherwise train for days.
 MOST_STEPS = 40_000
 _FILE = 'notes.json'
 
 
 class Settings(NamedTuple):
-  """How cells are trained; `seeds` may differ from cell to cell."""
+  """How a cell is trained.
+
+  Attributes:
+    scale: The name of the scale of the configs.
+    seeds: The seeds with which the chosen learning rate is trained.
+    budgets: The operations of training of each seed, in increasing order.
+  """
 
   scale: str
   seeds: tuple[int, ...]
-  budgets: tuple[float, ...]  # operations of each seed, increasing
+  budgets: tuple[float, ...]
 
   @property
   def key(self) -> str:
-    """What results depend on: larger budgets may be added."""
+    """The settings that must not change in a folder. Larger budgets may be added."""
     return json.dumps([self.scale, self.seeds, self.budgets[0]])
 
 
 @dataclasses.dataclass
 class Found:
-  """What was found with a budget."""
+  """What was measured after a budget. A loss None is infinite or NaN.
+
+  Attributes:
+    rate: The learning rate.
+    losses: The loss of each seed.
+    by_length: The mean loss over seeds after each of `measure.lengths_of` examples.
+    minutes: The minutes spent on the cell when this budget ended.
+  """
 
   rate: float
-  losses: list[float | None]  # of the seeds
-  by_length: list[float | None]  # their means, after each of `measure.lengths_of`
-  minutes: float  # of the cell at its end
+  losses: list[float | None]
+  by_length: list[float | None]
+  minutes: float
 
 
 @dataclasses.dataclass
 class Notes:
-  """What is known of a cell so far, as its file has it; a loss None is not finite."""
+  """All that was found for a cell so far, as its file has it.
+
+  Attributes:
+    settings: The key of the settings.
+    digest: A digest of the config, of the constants of search and measurement, and of
+      the version of the library.
+    reason: Why the model cannot do the task. Empty if it can.
+    lowest: The lowest risk known from theory, in place of training. None if theory has
+      none.
+    context_length: The number of examples in a prompt of training.
+    weights: The number of weights.
+    operations: The operations of a forward pass for one prompt.
+    step_operations: The operations of one training step of one model.
+    search: The held-out losses of the search, by number of steps and then by learning
+      rate. None is a loss that is infinite or NaN.
+    found: What was measured after each budget, by number of steps.
+    minutes: The minutes spent on the cell so far.
+  """
 
   settings: str
-  digest: str = ''  # of the config, the numbers of prompts and the version
-  reason: str = ''  # why the model cannot do the task
+  digest: str = ''
+  reason: str = ''
   lowest: float | None = None
   context_length: int = 0
   weights: int = 0
   operations: float = 0.0
-  step_operations: float = 0.0  # of a step of training of one model
-  # The held-out loss by the number of steps and the rate.
+  step_operations: float = 0.0
   search: dict[int, dict[float, float | None]] = dataclasses.field(default_factory=dict)
-  found: dict[int, Found] = dataclasses.field(default_factory=dict)  # by steps
+  found: dict[int, Found] = dataclasses.field(default_factory=dict)
   minutes: float = 0.0
 
 
 def digest_of(get_config: Callable[[], Config]) -> str:
-  """What the numbers of a cell depend on beside its settings, as a digest."""
+  """Returns a digest of what the numbers of a cell depend on beside its settings."""
   try:
     config = to_json(get_config())
-  except UserError as error:  # the cell has no loss, for this reason
+  except UserError as error:  # the model cannot do the task, and the cell has no loss
     config = str(error)
   constants = [
     search.SEED,
@@ -79,17 +108,24 @@ def digest_of(get_config: Callable[[], Config]) -> str:
 
 
 def has_notes(folder: pathlib.Path) -> bool:
-  """Whether a cell was begun in a folder."""
+  """Returns whether a folder has the notes of a cell."""
   return (folder / _FILE).is_file()
 
 
 def read_notes(
   folder: pathlib.Path, settings: Settings, get_config: Callable[[], Config]
 ) -> Notes:
-  """The notes of a cell in its folder; new ones if it has none.
+  """Reads the notes of a cell, or returns new ones if its folder has none.
 
-  Raises UserError if they are of other settings, another config or version, or of
-  losses on other numbers of prompts.
+  Args:
+    folder: The folder of the cell.
+    settings: How the cell is to be trained.
+    get_config: Returns the config of the cell.
+
+  Raises:
+    UserError: If the notes were written with another scale, other seeds or another
+      smallest budget, or with another config, numbers of prompts or version of the
+      library.
   """
   new = Notes(settings.key, digest_of(get_config))
   if not has_notes(folder):

@@ -1,4 +1,4 @@
-"""The pictures of an atlas, drawn from its rows."""
+"""The pictures of an atlas, which are drawn from its rows."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 
 
 def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
-  """All pictures that the rows suffice for, by file name."""
+  """Draws all pictures for which there are rows, and returns them by file name."""
   drawn: dict[str, Axes | list[Axes]] = {'atlas': heat_map(rows)}
   if ratios := slope_ratios(rows):
     drawn['atlas_slopes'] = slopes(ratios)
@@ -66,11 +66,18 @@ def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
 
 
 def heat_map(rows: Sequence[AtlasRow], *, ax: Axes | None = None) -> Axes:
-  """The share of the learnable loss that is not learned, by architecture and task.
+  """Draws what each architecture leaves unlearned on each task, as a heat map.
 
-  All cells are of the largest common budget, but for those with a value of theory,
-  which say so. Cells without a loss have a dash. It is drawn in the axes `ax`, by
-  default in those of a new figure, and returns them.
+  The numbers are (loss − Bayes loss) / (loss without examples − Bayes loss), after the
+  largest budget with which every trained cell has a row. Cells whose risk is known from
+  theory say so. Cells without a loss have a dash.
+
+  Args:
+    rows: The rows of the atlas.
+    ax: The axes to draw in. By default the function makes a figure.
+
+  Returns:
+    The axes.
   """
   shares, texts = {}, {}
   for row in at_budget(rows):
@@ -82,11 +89,15 @@ def heat_map(rows: Sequence[AtlasRow], *, ax: Axes | None = None) -> Axes:
 
 
 def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
-  """By how much the largest budget of a task multiplies what a smaller one leaves.
+  """Returns the share after the largest budget over the share after a smaller one.
 
-  Ratios are by model and column, which names the factor between the two budgets.
-  Tasks of one budget, and cells that reach the most steps before the end of one, are
-  left out; shares below LEAST_SHARE count as that.
+  Shares are given by `LossScale.share`; those below `LEAST_SHARE` count as that. Tasks
+  with a single budget are left out, and so are cells that reach the cap on steps before
+  a budget is spent.
+
+  Returns:
+    The ratios by model and column. The name of a column has the task and the factor
+    between the two budgets.
   """
   ratios: dict[tuple[str, str], float] = {}
   for prompts in dict.fromkeys(row.prompts for row in rows):
@@ -106,13 +117,21 @@ def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
 
 
 def _smaller_budget(budgets: Sequence[float]) -> float:
-  """A tenth of the largest budget or the nearest below, or the least there is."""
+  """Returns the largest budget up to a tenth of the last, or else the first."""
   early = [budget for budget in budgets if budget <= budgets[-1] / 9.5]
   return max(early, default=budgets[0])
 
 
 def slopes(ratios: Mapping[tuple[str, str], float], *, ax: Axes | None = None) -> Axes:
-  """The ratios of `slope_ratios`, in the axes `ax` or in those of a new figure."""
+  """Draws the ratios of `slope_ratios` as a heat map.
+
+  Args:
+    ratios: The ratios by model and column.
+    ax: The axes to draw in. By default the function makes a figure.
+
+  Returns:
+    The axes.
+  """
   texts = {
     place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
     for place, ratio in ratios.items()
@@ -124,7 +143,7 @@ def slopes(ratios: Mapping[tuple[str, str], float], *, ax: Axes | None = None) -
 def _shares_of_trained(
   cells: Sequence[AtlasRow], budget: float, rows: Sequence[AtlasRow]
 ) -> dict[tuple[str, str], float]:
-  """The shares, at least LEAST_SHARE, after all of a budget, by model and column."""
+  """Returns shares, at least LEAST_SHARE, of cells that spent a budget to its end."""
   return {
     (row.model, _column(row, rows)): max(_share(row, rows), LEAST_SHARE)
     for row in at_budget(cells, budget)
@@ -139,9 +158,10 @@ def _matrix(
   label: str,
   ax: Axes | None,
 ) -> Axes:
-  """Values and texts by model and column; the models with the least values on top.
+  """Draws values and texts by model and column; the lowest models come first.
 
-  What has no value counts as 1 in the order.
+  Models are ordered by the mean log of their values. A value that is infinite or NaN
+  counts as 1 there.
   """
   logs: dict[str, list[float]] = {model: [] for model, _ in values}
   for (model, _), value in values.items():
@@ -154,7 +174,7 @@ def _matrix(
   words = [[''] * len(columns) for _ in models]
   for (model, column), value in values.items():
     place = models.index(model), columns.index(column)
-    matrix[place] = max(value, LEAST_SHARE)  # NaN stays NaN
+    matrix[place] = max(value, LEAST_SHARE)  # max keeps a NaN that comes first
     words[place[0]][place[1]] = texts[model, column]
   shown = HeatMap(
     matrix,
@@ -164,7 +184,7 @@ def _matrix(
     columns=dict(enumerate(columns)),
     texts=words,
   )
-  # More than 16 columns of numbers do not fit into a page.
+  # With more than 16 columns the figure is wider than a page, to keep numbers legible.
   width = max(min(max(2 + 0.85 * len(columns), 6.4), WIDTH), 1.8 + 0.38 * len(columns))
   return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width, ax=ax)[0]
 
@@ -187,10 +207,17 @@ def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
 
 
 def by_examples(rows: Sequence[AtlasRow], *, ax: Ax = None) -> list[Axes]:
-  """The loss of each model by number of examples, beside baselines.
+  """Draws the loss of each model and of baselines by the number of examples.
 
-  A mark is where it was trained. Panels are drawn in `ax`, axes for each column of the
-  heat map, by default in those of a new figure, which the function returns.
+  A mark shows the number of examples in training.
+
+  Args:
+    rows: The rows of the atlas.
+    ax: Axes to draw in, one for each task and guess. By default the function makes a
+      figure.
+
+  Returns:
+    The axes of the panels.
   """
   colours, panels = _colours(rows), []
   trained = [row for row in at_budget(rows) if row.steps]
@@ -217,7 +244,7 @@ def _colours(rows: Sequence[AtlasRow]) -> dict[str, str]:
 def _by_column(
   shown: Sequence[AtlasRow], rows: Sequence[AtlasRow]
 ) -> dict[str, list[AtlasRow]]:
-  """The rows to show that have finite losses, by column of the heat map."""
+  """Groups the rows with finite losses by column of the heat map."""
   groups: dict[str, list[AtlasRow]] = {}
   for row in shown:
     if row.losses and np.isfinite(row.losses).all():
@@ -226,10 +253,17 @@ def _by_column(
 
 
 def effects(changed: Sequence[GuessChange], *, ax: Ax = None) -> list[Axes]:
-  """What guesses change in % of the loss with the guess 0, sorted; pooled on top.
+  """Draws the effects of guesses, in % of the loss with the guess 0.
 
-  Panels are drawn in `ax`, axes for each task, by default in those of a new figure,
-  which the function returns.
+  Effects pooled over models come first, and then each effect, from the lowest on.
+
+  Args:
+    changed: The effects, from `changes`.
+    ax: Axes to draw in, one for each task and context length. By default the function
+      makes a figure.
+
+  Returns:
+    The axes of the panels.
   """
   panels: dict[str, list[RowPoint]] = {}
   for pool, share in pooled(changed).items():
@@ -244,15 +278,20 @@ def effects(changed: Sequence[GuessChange], *, ax: Ax = None) -> list[Axes]:
 
 
 def _in_percent(share: Interval) -> tuple[float, float]:
-  """The mean and half the interval."""
+  """Returns the mean and half of the interval, in %."""
   return 100 * share.mean, 100 * share.half
 
 
 def by_context(rows: Sequence[AtlasRow], *, ax: Ax = None) -> list[Axes]:
-  """The losses of tasks by the context length of training, in a panel per model.
+  """Draws losses by the context length in training, which is also that of the test.
 
-  Panels are drawn in `ax`, axes for each, by default in those of a new figure, which
-  the function returns.
+  Args:
+    rows: The rows of the atlas.
+    ax: Axes to draw in, one for each model and task. By default the function makes a
+      figure.
+
+  Returns:
+    The axes of the panels.
   """
   cells = [row for row in at_budget(rows) if row.losses]
   groups: dict[tuple[str, str], list[AtlasRow]] = {}
@@ -279,14 +318,14 @@ def by_context(rows: Sequence[AtlasRow], *, ax: Ax = None) -> list[Axes]:
 
 
 def _positive(values: Sequence[float]) -> list[float]:
-  """The losses on a log axis, without the rounding errors of a loss of 0."""
+  """Replaces losses that are 0 up to rounding by NaN, for a log axis."""
   return [value if value > 1e-8 else math.nan for value in values]
 
 
 def _intervals(
   name: str, colour: str, x: Sequence[int | float], rows: Sequence[AtlasRow]
 ) -> Series:
-  """The losses of rows with their 95 % intervals; without them for one seed."""
+  """Returns the losses of rows with 95 % intervals, which one seed does not have."""
   ends = []
   for row in rows:
     mean, low, high = row.loss
@@ -296,7 +335,10 @@ def _intervals(
 
 
 def _column(row: AtlasRow, rows: Sequence[AtlasRow]) -> str:
-  """The task, with its guess and its context length where there are several."""
+  """Returns the name of a column: the task, and what sets it apart from other columns.
+
+  The context length is added if the task has several, and the guess if it is not 0.
+  """
   lengths = {other.context_length for other in rows if other.task == row.task}
   name = f'{row.task}, C = {row.context_length}' if len(lengths) > 1 else row.task
   return name if row.guess in ('', 'zero') else f'{name}, {row.guess}'

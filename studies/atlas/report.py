@@ -20,7 +20,8 @@ from zoo import reports
 from zoo.host.files import write_atomically
 from zoo.reports import Table
 
-ABOUT = {  # the title and the caption of each picture
+# The title and the caption of each picture, by its name.
+ABOUT = {
   'atlas': (
     'What each architecture learns with the same operations',
     'Shares of what can be learned: 0 is the loss of Bayes, or no loss where Bayes is '
@@ -53,7 +54,13 @@ ABOUT = {  # the title and the caption of each picture
 
 
 def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
-  """Writes the pictures, and `report.html` with all of them, to a folder."""
+  """Writes the pictures, and `report.html` with pictures and tables, to a folder.
+
+  Args:
+    rows: The rows of the atlas.
+    command: The command that made the atlas, which the report shows.
+    out: The folder, which exists.
+  """
   figures = {}
   for name, drawing in draw(rows).items():
     for suffix in ('png', 'svg', 'pdf'):
@@ -83,7 +90,7 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
 
 
 def summary(rows: Sequence[AtlasRow]) -> str:
-  """How many architectures and cells there are, and what is known of them."""
+  """Returns a paragraph: how many cells there are, and how many have which result."""
   cells = at_budget(rows)
   trained = [row for row in cells if row.known == TRAINED]
   like_bayes = sum(is_like_bayes(row, rows) for row in trained)
@@ -106,7 +113,11 @@ def summary(rows: Sequence[AtlasRow]) -> str:
 
 
 def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
-  """The models that differ from softmax attention, by task, with shares not learned."""
+  """Returns a table of the models that differ from softmax attention, by task.
+
+  Each name is followed by its share as `LossScale.share` gives it, and the last column
+  counts the models for which no difference was seen.
+  """
   groups: dict[tuple[str, int], list[Difference]] = {}
   for difference in differences(rows):
     groups.setdefault(difference.row.prompts, []).append(difference)

@@ -11,17 +11,25 @@ from zoo.core.errors import UserError
 from zoo.core.tables import to_csv as write_csv
 from zoo.measure.statistics import Interval, interval
 
-TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'  # of models
-EXACT, SAMPLED = 'exact', 'sampled'  # of baselines
-LEAST_SHARE = 1e-3  # that is told apart from a smaller one
-LIKE_BAYES = 0.01  # of what can be learned, within which a loss is like that of Bayes
-_DERIVED = 'loss', 'low', 'high'  # columns that follow from the losses
+# How the loss of a model is known, and then how that of a baseline is.
+TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'
+EXACT, SAMPLED = 'exact', 'sampled'
+# Shares are given by `LossScale.share`. Those below LEAST_SHARE are not told apart, and
+# a model with a share below LIKE_BAYES counts as Bayes.
+LEAST_SHARE = 1e-3
+LIKE_BAYES = 0.01
+# These columns of the CSV are computed from the losses, and are not read back.
+_DERIVED = 'loss', 'low', 'high'
 
 
 class Cell(NamedTuple):
-  """A model on a task, with a guess unless the model has no choice of one.
+  """A model, the task it is trained on, and its initial guess.
 
-  `context_length` None means the task's own.
+  Attributes:
+    model: The name of the architecture.
+    task: The name of the task.
+    guess: The name of the initial guess. None for a model that takes no guess.
+    context_length: The number of examples in a prompt. None stands for the task's own.
   """
 
   model: str
@@ -31,63 +39,90 @@ class Cell(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The parts of the cell that are not None, separated by commas."""
+    """Returns the parts of the cell that are not None, separated by commas."""
     return ','.join(str(part) for part in self if part is not None)
 
 
 @dataclasses.dataclass(frozen=True)
 class AtlasRow:
-  """A model after a budget, or a baseline, on a task; `known` says how.
+  """The losses of a model on a task after one budget of training, or of a baseline.
 
-  The loss of a model is trained, the lowest known exact risk, or nothing, for a
-  `reason`. That of a baseline is from a formula or sampled. Operations are those of
-  products of matrices.
+  Operations are floating-point operations in products of matrices.
+
+  Attributes:
+    model: The name of the model or of the baseline.
+    task: The name of the task.
+    guess: The initial guess. Empty if the model takes none.
+    context_length: The number of examples in a prompt of training.
+    known: How the loss is known. For a model: `trained`; `lowest known`, which is the
+      lowest risk that theory has; or `nothing`, for the `reason` given. For a baseline:
+      `exact` if a formula gives it, or `sampled`.
+    weights: The number of weights.
+    operations: The operations of a forward pass for one prompt.
+    budget: The operations that each seed may spend on training. 0 if the row does not
+      depend on a budget.
+    steps: The training steps: as many as the budget pays for, and at most `MOST_STEPS`.
+    training_operations: The operations of these steps.
+    rate: The learning rate that the search chose.
+    half_rate_loss: The held-out loss of the search at half of the rate.
+    rate_loss: The held-out loss of the search at the rate.
+    twice_rate_loss: The held-out loss of the search at twice the rate.
+    at_edge: Whether the rate is the lowest or the highest that was tried at this
+      budget, so that a rate beyond it may be better.
+    losses: The loss of each seed, or one number if no seeds are needed.
+    reason: Why there is no loss. Empty if there is one.
+    lengths: Numbers of examples before the query.
+    by_length: The mean loss over seeds after each of `lengths`.
+    minutes: The minutes spent on the cell so far, including the search for the rate.
   """
 
-  model: str  # or a baseline
+  model: str
   task: str
-  guess: str = ''  # empty if the model has no choice of one
+  guess: str = ''
   context_length: int = 0
   known: str = TRAINED
   weights: int = 0
-  operations: float = 0.0  # a prompt
-  budget: float = 0.0  # of operations of training, for each seed
-  steps: int = 0  # the steps that have so many operations, or the most that are trained
-  training_operations: float = 0.0  # of these steps
-  rate: float = math.nan  # the learning rate
-  half_rate_loss: float = math.nan  # held out, of the search at this budget
+  operations: float = 0.0
+  budget: float = 0.0
+  steps: int = 0
+  training_operations: float = 0.0
+  rate: float = math.nan
+  half_rate_loss: float = math.nan
   rate_loss: float = math.nan
   twice_rate_loss: float = math.nan
-  at_edge: bool = False  # of the rates that were tried: a further one may be better
-  losses: tuple[float, ...] = ()  # of the seeds; one number if it is exact
-  reason: str = ''  # why there is no loss
-  lengths: tuple[int, ...] = ()  # numbers of examples, and the losses after them
+  at_edge: bool = False
+  losses: tuple[float, ...] = ()
+  reason: str = ''
+  lengths: tuple[int, ...] = ()
   by_length: tuple[float, ...] = ()
-  minutes: float = 0.0  # of the cell so far, its search included
+  minutes: float = 0.0
 
   @property
   def is_model(self) -> bool:
-    """Whether this is a model, not a baseline."""
+    """Whether the row is of a model. False for a baseline."""
     return self.known not in (EXACT, SAMPLED)
 
   @property
   def is_capped(self) -> bool:
-    """Whether the budget has more operations than the most steps that are trained."""
+    """Whether the cap on steps left more than 5 % of the budget unspent."""
     return self.training_operations < 0.95 * self.budget
 
   @property
   def prompts(self) -> tuple[str, int]:
-    """What rows on the same prompts share."""
+    """The task and the context length, which say what the prompts are."""
     return self.task, self.context_length
 
   @property
   def cell(self) -> tuple[str, str, str, int]:
-    """What the budgets of a cell share."""
+    """The model, the task, the guess and the context length, without the budget."""
     return self.model, self.task, self.guess, self.context_length
 
   @property
   def loss(self) -> Interval:
-    """The mean over the seeds with its interval; of what has no seeds without width."""
+    """The mean loss over the seeds with its 95 % t interval.
+
+    A loss without seeds, from a formula or of a baseline, has an interval of width 0.
+    """
     if self.known in (EXACT, SAMPLED, LOWEST):
       risk = self.losses[0]
       return Interval(risk, risk, risk)
@@ -95,7 +130,7 @@ class AtlasRow:
 
 
 def to_csv(rows: Iterable[AtlasRow]) -> str:
-  """The rows as CSV, with each loss and its interval for readers."""
+  """Writes rows as CSV, with three columns more: the mean loss and its interval."""
   names = [field.name for field in dataclasses.fields(AtlasRow)]
   at = names.index('losses')
   return write_csv([*names[:at], *_DERIVED, *names[at:]], map(_cells, rows))
@@ -116,7 +151,7 @@ def _text(value: Any) -> str:
   return str(value)
 
 
-# What reads a field of a row from its text, by its type.
+# The function for each type of a field that reads a value of it from the CSV.
 _READERS: dict[Any, Callable[[str], Any]] = {
   str: str,
   int: int,
@@ -128,7 +163,18 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 
 def from_csv(text: str, source: str) -> list[AtlasRow]:
-  """The rows of `to_csv`; `source` names them in the message of UserError."""
+  """Reads the rows that `to_csv` wrote.
+
+  Args:
+    text: The content of the CSV.
+    source: The name of the file, for the error message.
+
+  Returns:
+    The rows in the order of the text.
+
+  Raises:
+    UserError: If the text lacks a column, or a cell cannot be read.
+  """
   readers = {field.name: _READERS[field.type] for field in dataclasses.fields(AtlasRow)}
   try:
     return [
@@ -140,7 +186,7 @@ def from_csv(text: str, source: str) -> list[AtlasRow]:
 
 
 def common_budgets(rows: Sequence[AtlasRow]) -> list[float]:
-  """The budgets that all cells with budgets have, increasing."""
+  """Returns the budgets with which every trained cell has a row, increasing."""
   budgets: dict[tuple[str, str, str, int], set[float]] = {}
   for row in rows:
     if row.budget:
@@ -149,9 +195,18 @@ def common_budgets(rows: Sequence[AtlasRow]) -> list[float]:
 
 
 def at_budget(rows: Sequence[AtlasRow], budget: float | None = None) -> list[AtlasRow]:
-  """The rows of models after a budget, by default the largest common one.
+  """Selects the rows of models at one budget.
 
-  Those without budgets are among them: values of theory, and cells that have no loss.
+  Rows of models that do not depend on a budget are included: lowest risks known from
+  theory, and cells without a loss.
+
+  Args:
+    rows: The rows of an atlas.
+    budget: The operations of training. None stands for the largest budget with which
+      every trained cell has a row.
+
+  Returns:
+    The selected rows, in their order.
   """
   if budget is None:
     budget = max(common_budgets(rows), default=0.0)
@@ -161,27 +216,33 @@ def at_budget(rows: Sequence[AtlasRow], budget: float | None = None) -> list[Atl
 def baselines_of(
   rows: Sequence[AtlasRow], prompts: tuple[str, int]
 ) -> dict[str, AtlasRow]:
-  """The baselines on some prompts, by name."""
+  """Returns the rows of the baselines on some prompts, by name of the baseline."""
   return {row.model: row for row in rows if row.prompts == prompts and not row.is_model}
 
 
 class LossScale(NamedTuple):
-  """The loss of Bayes, or 0 where that is not known, and the loss without examples."""
+  """The scale on which losses of one task are compared, from `without` to `floor`.
+
+  Attributes:
+    floor: The Bayes loss. 0 where it is not known.
+    without: The loss without examples.
+  """
 
   floor: float
   without: float
 
   def share(self, loss: float) -> float:
-    """The share of the learnable loss that is not learned."""
+    """Returns (loss − floor) / (without − floor): 0 is Bayes, 1 is nothing learned."""
     return (loss - self.floor) / (self.without - self.floor)
 
 
 def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
-  """The scale of the losses on some prompts, from the rows of their baselines.
+  """Returns the scale of the losses on some prompts, from the rows of their baselines.
 
-  Without examples the loss is that of Bayes or of the prediction 0, the lower of the
-  two; that of 0 where Bayes needs no examples, as for the parity of one's own symbols
-  or for classes whose labels are known.
+  The loss without examples is the lower of two: the loss of Bayes after 0 examples, and
+  the loss of the prediction 0. On some tasks Bayes needs no examples, such as the
+  parity of symbols that the query itself holds, or classes whose labels are fixed.
+  There the loss without examples is the loss of the prediction 0.
   """
   baselines = baselines_of(rows, prompts)
   zero = baselines['zero'].losses[0]
@@ -194,14 +255,15 @@ def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
 
 
 def share_in_words(share: float) -> str:
-  """A share of what can be learned, with two digits."""
+  """Returns the share that `LossScale.share` gives as text with two digits."""
   return f'< {LEAST_SHARE:g}' if abs(share) < LEAST_SHARE else f'{share:.2g}'
 
 
 def is_like_bayes(row: AtlasRow, rows: Sequence[AtlasRow]) -> bool:
-  """Whether the whole interval is less than 1 % of what can be learned above Bayes.
+  """Returns whether a trained model is as good as Bayes.
 
-  The sampling error of a Bayes loss without a formula is ignored.
+  It is if the upper end of its interval has a share below `LIKE_BAYES` (see
+  `LossScale.share`). If the Bayes loss is sampled, its sampling error is ignored.
   """
   if row.known != TRAINED or 'bayes' not in baselines_of(rows, row.prompts):
     return False

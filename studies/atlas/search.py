@@ -1,39 +1,52 @@
 """The search of a cell for its learning rate.
 
-It knows nothing of models: it is given a function that trains.
+The search does not depend on models: it receives a function that trains at given rates
+and returns the held-out losses.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-# The held-out losses of some learning rates after a number of steps; inf: diverged.
+# Returns the held-out loss of each learning rate after a number of steps. A loss is
+# infinite if training diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
 
 # The weights, prompts and held-out prompts of this seed are used in the search alone.
 SEED = 10**6
-HELD_OUT = 4096  # prompts for the loss of a learning rate
-RATES = tuple(2e-4 * 2**k for k in range(9))  # up to 0.0512
-AT_ONCE = 3  # rates that are tried together, in the time of one
-MOST_RATES = 9  # that the last round tries before it gives up at an edge
+HELD_OUT = 4096  # held-out prompts for the loss of a learning rate
+RATES = tuple(2e-4 * 2**k for k in range(9))  # 2e-4 to 0.0512
+AT_ONCE = 3  # rates that train side by side, in about the time of one
+MOST_RATES = 9  # rates that the last round may try
 
 
 class Search(NamedTuple):
-  """The chosen learning rate, and the held-out losses of the last round."""
+  """The result of a search.
+
+  Attributes:
+    rate: The learning rate with the lowest held-out loss in the last round.
+    losses: The held-out losses of the last round, by learning rate.
+  """
 
   rate: float
-  losses: dict[float, float]  # by rate
+  losses: dict[float, float]
 
   @property
   def at_edge(self) -> bool:
-    """Whether a lower or a higher rate than all that were tried may be better."""
+    """Whether the chosen rate is the lowest or the highest rate of the last round."""
     return self.rate in (min(self.losses), max(self.losses))
 
 
 def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Search:
-  """Halving search of the rate that is best after `num_steps`.
+  """Searches for the learning rate with the lowest loss after `num_steps`.
 
-  All rates get a ninth of the steps, the best third of them a third; around the best of
-  these the last round is that of `refine`.
+  It is a successive halving search in three rounds. All rates are trained for a ninth
+  of the steps, and the best third of the rates for a third of the steps. The last round
+  is `refine` with the best of these.
+
+  Args:
+    try_rates: Returns the held-out losses of learning rates after a number of steps.
+    rates: The learning rates of the first round.
+    num_steps: The steps of the last round.
   """
   tried = _tried(try_rates, rates, max(num_steps // 9, 1))
   third = sorted(tried, key=lambda rate: (tried[rate], rate))[: -(-len(rates) // 3)]
@@ -42,9 +55,16 @@ def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Se
 
 
 def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:
-  """Tries a rate, half and twice this rate, and goes on beyond while the best is last.
+  """Tries a learning rate, half of it and twice it, with all steps.
 
-  It gives up after nine rates.
+  While the best rate is the lowest or the highest of those tried, three further rates
+  beyond it are tried, each differing by a factor of 2. The search ends after
+  `MOST_RATES` rates.
+
+  Args:
+    try_rates: Returns the held-out losses of learning rates after a number of steps.
+    rate: The learning rate in the middle.
+    num_steps: The number of steps.
   """
   tried = _tried(try_rates, [rate / 2, rate, 2 * rate], num_steps)
   search = Search(_best(tried), tried)
@@ -63,5 +83,5 @@ def _tried(
 
 
 def _best(tried: Mapping[float, float]) -> float:
-  """The rate with the least loss, of equal ones the lowest."""
+  """Returns the rate with the lowest loss; the lowest of several such rates."""
   return min(tried, key=lambda rate: (tried[rate], rate))

@@ -1,4 +1,4 @@
-"""The tables of an atlas."""
+"""The tables of an atlas: the effects of guesses, and all cells."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from zoo.reports import Table
 
 
 def tables(rows: Sequence[AtlasRow]) -> list[Table]:
-  """What guesses change, if any was changed, and the cells."""
+  """Returns the table of the effects of guesses, if any, and the table of cells."""
   effects = changes(rows)
   return [*([_changes_table(effects)] if effects else []), _cells_table(rows)]
 
 
 def _cells_table(rows: Sequence[AtlasRow]) -> Table:
-  """The cells after each budget, and the baselines."""
+  """Returns a table with a line for each baseline and for each cell and budget."""
   header = ('cell', 'loss, ± 95 %', 'beside softmax', 'weights', 'operations a prompt')
   header += ('operations', 'steps', 'rate', 'minutes')
   words = {id(one.row): one.word for one in differences(rows)}
@@ -42,7 +42,7 @@ def _cells_of(row: AtlasRow, word: str) -> list[str]:
 
 
 def _changes_table(effects: Sequence[GuessChange]) -> Table:
-  """What guesses change: the pooled effects first, then each with its p value."""
+  """Returns a table of the effects of guesses: pooled ones, then each with its p."""
   rows = [
     [
       f'{pool.task}, {pool.guess}, C = {pool.context_length}: {pool.kind}',
@@ -66,7 +66,7 @@ def _percent(share: Interval) -> str:
 
 
 def _format(measured: Interval, form: str = '.3g') -> str:
-  """A mean ± half its interval; no width if it is exact or from one seed."""
+  """Returns a mean ± half its interval; the mean alone if it has no interval."""
   if measured.half == 0 or math.isinf(measured.half):
     return f'{measured.mean:{form}}' + (' (one seed)' if measured.half else '')
   return f'{measured.mean:{form}} ± {measured.half:{form}}'

@@ -1,4 +1,4 @@
-"""Goes through the cells of an atlas, and writes what is known of them."""
+"""The training of all cells of an atlas, and the files that it writes."""
 
 import dataclasses
 import functools
@@ -22,12 +22,19 @@ from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.rows import Row, read_rows, version_digest
 
-# The config for the fields of a cell: model, task, guess and context length.
+# Returns the config of a cell from its model, task, guess and context length.
 GetCellConfig = Callable[[str, str, str | None, int | None], Config]
 
 
 class Grid(NamedTuple):
-  """The cells to train, and the settings of each."""
+  """The cells of an atlas and how each is trained.
+
+  Attributes:
+    cells: The cells to train.
+    get_config: Returns the config for the model, task, guess and context length of a
+      cell.
+    settings: Returns the scale, the seeds and the budgets of a cell.
+  """
 
   cells: Sequence[Cell]
   get_config: GetCellConfig
@@ -37,20 +44,34 @@ class Grid(NamedTuple):
 def run(
   grid: Grid, out: str | os.PathLike[str], command: str, part: Part | None = None
 ) -> list[AtlasRow] | None:
-  """Trains the cells that the folder `out` lacks, and returns the rows of all.
+  """Trains the cells that a folder lacks, and returns the rows of all cells.
 
-  A cell goes on from its notes, which keep what its search has tried; they say whether
-  anything is missing, such as a larger budget, so each call goes through all cells.
-  After each cell it writes the row of the cell into `rows.jsonl`, and `atlas.csv` with
-  the cells that the folder has; at the end `report.html` with the pictures. With a
-  `part`, such as `Part(2, 4)`, it trains every fourth cell, from the second on, and
-  writes no report; processes that share only the folder may have different parts.
-  `command` is the command that trains this grid, for the report. Returns None after
-  SIGTERM; the same call then resumes. Raises UserError for a folder of other settings,
-  config or version, InUseError if another process trains in the folder or the same
-  part, and the errors of `run_in` and `writing`.
+  The notes of a cell keep what its search for a learning rate has tried and what was
+  trained, so a cell resumes where it stopped, and a larger budget can be added later.
+  After each cell its row is added to `rows.jsonl`, and `atlas.csv` is written with all
+  cells that the folder has. At the end `report.html` is written with the pictures.
+
+  Args:
+    grid: The cells, their configs and their settings.
+    out: The folder of the atlas.
+    command: The command that trains this grid, which the report shows.
+    part: Trains only a part of the cells and writes no report. `Part(2, 4)` is every
+      fourth cell, from the second on. Processes that share only the folder may train
+      different parts at the same time.
+
+  Returns:
+    The rows of the baselines and of all cells that the folder has. None after SIGTERM;
+    the same call then resumes.
+
+  Raises:
+    UserError: If the folder was trained with other settings, another config or another
+      version of the library, or cannot be the folder of a study. It is an InUseError if
+      another process trains in the folder, or trains the same part.
+    RunError: If the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
   """
-  # Made once and when it is needed: the search for a width takes half a second.
+  # A config is made when it is needed, and once: some search for a width, which takes
+  # half a second.
   configs = {
     cell: functools.cache(functools.partial(grid.get_config, *cell))
     for cell in grid.cells
@@ -58,7 +79,8 @@ def run(
   names = {cell.name: cell for cell in grid.cells}
   number = len(names if part is None else part.of([*names]))
   with writing(out), run_in(out) as (whole, interruption):
-    for cell in grid.cells:  # before anything is trained
+    # A folder of other settings is refused before anything is trained.
+    for cell in grid.cells:
       if has_notes(_folder(cell, whole)):
         read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
     minutes: list[float] = []
@@ -68,7 +90,8 @@ def run(
       folder, settings = _folder(cell, whole), grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
       cell_run = CellRun(cell, settings, configs[cell], folder, interruption)
-      # The digits of atlas.csv, so that what follows from a row is the same from both.
+      # Rows are rounded to the digits of atlas.csv, so that both files give the same
+      # statistics.
       rows = from_csv(to_csv(cell_run.rows()), name)
       row = {'budgets': [dataclasses.asdict(row) for row in rows]}
       kept = _kept_rows(whole) | {name: row}
@@ -92,16 +115,17 @@ def _folder(cell: Cell, out: pathlib.Path) -> pathlib.Path:
 
 
 def _kept_rows(out: pathlib.Path) -> dict[str, Row]:
-  """The rows of cells that the folder has, by cell."""
+  """Returns the rows of the cells that the folder has, by name of the cell."""
   return {name: kept['row'] for name, kept in read_rows(out).items()}
 
 
 def _baselines(
   cell: Cell, get_config: Callable[[], Config], out: pathlib.Path
 ) -> list[AtlasRow]:
-  """The rows of the baselines of a cell's task, measured if they are not kept.
+  """Returns the rows of the baselines of a cell's task.
 
-  They belong to the fields of the task, the numbers of prompts and the version.
+  They are measured once and kept in a file, whose name has a digest of what they depend
+  on: the fields of the task, the numbers of prompts and the version of the library.
   """
   name = cell._replace(model='baselines', guess=None).name
   config = get_config()
@@ -119,7 +143,7 @@ def _known(
   kept: Mapping[str, Row],
   out: pathlib.Path,
 ) -> list[AtlasRow]:
-  """The rows of the cells that are kept, after those of their baselines."""
+  """Returns the rows of the baselines, and then those of all cells that are kept."""
   baselines: dict[tuple, AtlasRow] = {}
   models: list[AtlasRow] = []
   for cell, get_config in configs.items():
@@ -132,7 +156,7 @@ def _known(
 
 
 def _atlas_row(fields: Mapping[str, Any]) -> AtlasRow:
-  """A row from its fields as JSON holds them, which has no tuples."""
+  """Returns a row from its fields in JSON, where tuples have become lists."""
   values: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value
     for name, value in fields.items()
@@ -141,9 +165,12 @@ def _atlas_row(fields: Mapping[str, Any]) -> AtlasRow:
 
 
 def _log(row: AtlasRow, left: int, hours: float) -> None:
-  """Logs the loss of a finished cell, and how long the cells that are left may take.
+  """Logs the loss of a finished cell, and an estimate of the time that is left.
 
-  A cell has taken so many hours in the mean.
+  Args:
+    row: The row of the finished cell with its largest budget.
+    left: The number of cells that are left.
+    hours: The mean hours of the cells finished by this call.
   """
   said = f'left out, since {row.reason}'
   if row.losses:

@@ -1,4 +1,8 @@
-"""The headline numbers of in-context learning, one study per file."""
+"""Headlines: well-known numbers of in-context learning, measured again.
+
+Each file of this folder is one `Study`: what the source says, the ranges in which its
+numbers are expected, and `measure`, which trains models and returns the numbers.
+"""
 
 import os
 from collections.abc import Sequence
@@ -48,7 +52,7 @@ _FILES = (
   filter,
   tabular,
 )
-# All headlines by name, in the order in which they are run.
+# The headlines by name, in the order in which they run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 
 _ABOUT = About(
@@ -66,6 +70,25 @@ def run(
   out: str | os.PathLike[str],
   part: Part | None = None,
 ) -> list[StudyResult] | None:
-  """As `studies.study.run`; the report and `headlines.json` have all headlines."""
+  """Measures headlines, judges them, and writes a report on all headlines.
+
+  The report and `headlines.json` list every headline. Those that were not measured in
+  this folder are marked as not run.
+
+  Args:
+    wanted: The headlines to measure.
+    get_config: Returns the config of a file of `configs/` and a variant.
+    out: The folder of the results.
+    part: Measures only a part of `wanted` and writes no report. Processes that share
+      only the folder may measure different parts at the same time.
+
+  Returns:
+    The result of each headline. None after SIGTERM; the same call then resumes.
+
+  Raises:
+    UserError: If `out` cannot be the folder, or another process is using it.
+    RunError: If the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
+  """
   known = [*HEADLINES.values()]
   return run_studies(wanted, get_config, out, part, known=known, about=_ABOUT)

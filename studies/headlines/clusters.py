@@ -1,7 +1,8 @@
 """Few classes are learned in weights, many in bursts are read from the context.
 
-Settings and ranges were fixed after the trials with seed 0 that
-studies/headlines/README.md lists, so the seeds here are others.
+With bursts of B, each class of a context has B of its examples. Settings and ranges
+were fixed after the trials with seed 0 that studies/headlines/README.md lists, so the
+seeds here are others.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from zoo.tasks import LabelledClusters
 from zoo.tasks.labelled_clusters import TESTS
 from zoo.training.sweeps import Row
 
-CHANCE = 1 / 32  # of L labels
+CHANCE = 1 / 32  # the share of right labels if one of the L = 32 labels is guessed
 _NUM_PROMPTS = 8192
 _SEEDS = [{'seed': seed} for seed in range(1, 6)]
-_SIZES = 128, 512, 2048  # K of the models with B = 1, which have no range
+_SIZES = 128, 512, 2048  # K of the models with B = 1, which are only in the figure
 FIELDS = {
   'objective.positions': 'query',
   'model.num_layers': 2,
   'model.width': 64,
   'model.num_heads': 1,
-  # A token holds an example and its label, so that a layer can compare the query with
-  # examples. With a token for each no induction head forms in 3000 steps.
+  # One token holds an example and its label, so that a layer can compare the query with
+  # examples. With separate tokens no induction head forms in 3000 steps.
   'model.tokens': 'joint',
   'model.positions': 'none',
   'train.batch_size': 128,
@@ -80,7 +81,12 @@ def measure(train: Trainer) -> Measurement:
 
 
 def half_bursty(num_classes: int, zipf: float = 0.0) -> dict[str, Any]:
-  """The fields of a task: half of the prompts have bursts of four, half have none."""
+  """Returns the fields of a task in which half of the prompts have bursts of four.
+
+  Args:
+    num_classes: The number of classes, K.
+    zipf: The exponent α: the class of rank r has a probability ∝ 1/r^α.
+  """
   part = {'name': 'labelled_clusters', 'num_classes': num_classes, 'zipf': zipf}
   parts = tuple({**part, 'burstiness': burstiness} for burstiness in (4, 0))
   sizes = {'task.num_features': 63, 'task.context_length': 8}
@@ -90,7 +96,7 @@ def half_bursty(num_classes: int, zipf: float = 0.0) -> dict[str, Any]:
 def _trained(
   train: Trainer, num_classes: int, burstiness: int
 ) -> dict[str, list[float]]:
-  """The accuracies of models that were trained on K classes in bursts of B."""
+  """Trains models on K classes in bursts of B, and returns their accuracies."""
   own = {'task.num_classes': num_classes, 'task.burstiness': burstiness}
   rows = train(
     f'{num_classes}_{burstiness}',
@@ -112,14 +118,14 @@ def _shares(
 def prompts_of(
   num_classes: int, burstiness: int, zipf: float = 0.0
 ) -> dict[str, Prompt]:
-  """Prompts of each test of a task."""
+  """Samples prompts for each test, by name: new, permuted and absent classes."""
   task = LabelledClusters(num_classes=num_classes, burstiness=burstiness, zipf=zipf)
   tests, key = task.shifts(), jax.random.key(1)
   return {test: tests[test].sample(key, _NUM_PROMPTS) for test in TESTS}
 
 
 def accuracies(model: Any, prompts: Mapping[str, Prompt]) -> dict[str, float]:
-  """The share of right labels on each test."""
+  """Returns the share of right labels on each test."""
   return {test: float(_accuracy(model, prompts[test])) for test in TESTS}
 
 
@@ -148,7 +154,7 @@ HEADLINE = Study(
     'few_in_weights': at_least(
       0.95, _SOURCE + 'few classes without bursts are learned'
     ),
-    # Four standard errors of 8192 prompts.
+    # The width is four standard errors of 8192 prompts.
     'few_in_context': near(
       CHANCE, 0.008, 'labels of new classes are drawn: 1/L for what ignores the context'
     ),
@@ -158,7 +164,7 @@ HEADLINE = Study(
     'many_swapped': at_least(
       0.95, 'it follows the context, not what it was trained on'
     ),
-    # A class of the context has the label of the query with probability 255/8191.
+    # A class of the context has the label of the query with a probability of 255/8191.
     'many_in_weights': at_most(
       2 * CHANCE, 'the context does not help: twice the chance'
     ),

@@ -1,4 +1,4 @@
-"""Deep linear attention beats gradient descent by known amounts."""
+"""Trained deep linear attention has the risks that its theory knows."""
 
 import numpy as np
 
@@ -19,7 +19,8 @@ _FIELDS = {
   'train.num_steps': 10000,
   'train.batch_size': 512,
   'eval.num_batches': 64,
-  # The source clips each matrix too: a few prompts dominate the gradient.
+  # Gradients are clipped, since a few prompts dominate them. The source clips the
+  # gradient of each matrix.
   'model.init_scale': 1e-4,
   'optimizer.learning_rate': 0.01,
   'optimizer.clip_norm': 0.01,
@@ -63,13 +64,13 @@ def measure(train: Trainer) -> Measurement:
 
 
 def _matrices(model) -> list[np.ndarray]:
-  """The A of each layer, and the B of all but the last, which changes no prediction."""
+  """Returns the A of each layer, and B of all but the last, where it has no effect."""
   a = [np.asarray(layer.a[...][0]) for layer in model.layers]
   return a + [np.asarray(layer.b[...][0]) for layer in model.layers[:-1]]
 
 
 def _distance(matrix: np.ndarray) -> float:
-  """A matrix's relative distance from the nearest multiple of the identity."""
+  """Returns the relative distance of a matrix from the nearest multiple of I."""
   nearest = np.trace(matrix) / len(matrix) * np.eye(len(matrix))
   return float(np.linalg.norm(matrix - nearest) / np.linalg.norm(matrix))
 
@@ -95,7 +96,8 @@ HEADLINE = Study(
   ),
   source='Ahn et al., arXiv 2306.00297, section 4, and their notebook',
   expected={
-    # One per cent above the optimum is training noise; below it is a bug.
+    # A risk up to one per cent above the optimum is training noise. A risk below it
+    # would be a bug.
     'risk_1': Expected(
       15 / 13 - 1e-6, 1.01 * 15 / 13, 'd (d + 1)/(C + d + 1) = 15/13 = 1.1538, proved'
     ),

@@ -1,4 +1,4 @@
-"""From small pools a transformer learns the pool's posterior mean, from large ridge."""
+"""A transformer learns a small pool's posterior mean, and ridge from a large pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.tasks import TaskPool
 
 _SIZES = 4, 16, 64, 256, 1024
 _FEATURES, _LENGTH = 4, 4
-_STEPS = 250, 500, 1000, 2000, 3000  # after which a mixture is fitted
+_STEPS = 250, 500, 1000, 2000, 3000  # a mixture is fitted after each of these
 _NUM_PROMPTS = 2048
 _FIELDS = {
   'task.num_features': _FEATURES,
@@ -25,8 +25,8 @@ _FIELDS = {
   'objective.positions': 'query',
   'model.num_layers': 2,
   'model.width': 64,
-  # A token holds an example and its label: in 4000 steps models with a token for each
-  # do not come near to ridge.
+  # One token holds an example and its label. With separate tokens models do not come
+  # near to ridge in 4000 steps.
   'model.tokens': 'joint',
   'model.positions': 'none',
   'train.batch_size': 128,
@@ -73,7 +73,7 @@ def measure(train: Trainer) -> Measurement:
 
 
 def _shares(train: Trainer, size: int) -> list[float]:
-  """The weight of dMMSE over that of dMMSE and ridge, after each number of steps."""
+  """Trains on a pool, and returns `share` after each number of steps."""
   fields = {
     **_FIELDS,
     'task.num_tasks': size,
@@ -88,30 +88,41 @@ def _shares(train: Trainer, size: int) -> list[float]:
   shares = []
   for step in _STEPS:
     mixtures = strategies(load(row, step), pool, known, _NUM_PROMPTS).by_length
-    shares.append(share(mixtures[-1].weights))  # it was trained on C examples alone
+    # The last mixture is that after C examples, the only number in training.
+    shares.append(share(mixtures[-1].weights))
   return shares
 
 
 def share(weights: Mapping[str, float]) -> float:
-  """The weight of dMMSE over that of dMMSE and ridge.
+  """Returns the weight of dMMSE divided by the weight of dMMSE and ridge together.
 
-  It is one half if they cannot be told apart, or if neither has a weight.
+  Args:
+    weights: The weights of a mixture by name. Predictors that cannot be told apart have
+      one name together.
+
+  Returns:
+    The share. One half if dMMSE and ridge cannot be told apart, or if neither has a
+    weight.
   """
   dmmse, ridge = (weights.get(name, 0.0) for name in ('dmmse', 'ridge'))
   return dmmse / (dmmse + ridge) if dmmse + ridge else 0.5
 
 
 def switch(shares: Sequence[float]) -> int:
-  """The number of measurements before the last change to a share above one half.
+  """Returns the index of the first measurement from which on shares exceed one half.
 
-  It is that of all measurements if the last share is not above one half.
+  Args:
+    shares: The shares in the order of the steps.
+
+  Returns:
+    The index. The number of measurements if the last share is not above one half.
   """
   below = np.flatnonzero(~(np.asarray(shares) > 0.5))
   return int(below[-1]) + 1 if below.size else 0
 
 
 def _rank_correlation(sizes: Sequence[int], values: Float[np.ndarray, ' m']) -> float:
-  """Spearman's, which is 0 if all values are equal."""
+  """Returns Spearman's rank correlation; 0 if all values are equal."""
   if np.ptp(values) == 0:
     return 0.0
   # SciPy's types do not say that the result unpacks into a pair.
@@ -133,15 +144,17 @@ HEADLINE = Study(
   ),
   source='Raventós et al., arXiv 2306.15063; Wurgaft et al., arXiv 2506.17859',
   expected={
-    # The loss beyond dMMSE is the distance to dMMSE, so a mixture with the weight s has
-    # (1 − s)² of the loss that ridge has beyond dMMSE: 1.02 at M = 4, 0.12 at 1024.
+    # dMMSE is Bayes on its pool, so a loss exceeds that of dMMSE by the squared distance
+    # to dMMSE. A mixture with the weight s for dMMSE therefore has (1 − s)² of the loss
+    # that ridge has above dMMSE, which is 1.02 at M = 4 and 0.12 at M = 1024.
     'smallest_pool': at_least(0.75, 'at most 1/16 of what ridge has beyond dMMSE'),
     'largest_pool': at_most(0.5, 'nearer to ridge than to dMMSE'),
     'rank_correlation': at_most(
       -0.9, 'it falls with the pool: 5 % level of Spearman’s rank test for 5 pools'
     ),
     'crossings': near(1, 0, 'there is one threshold'),
-    # Pools that are not learned by heart in time are ties: if those of three, 0.89.
+    # Pools that are not learned by heart in time are ties. With three such pools the
+    # highest rank correlation is 0.89.
     'delay': at_least(0.8, 'larger pools are learned by heart later'),
   },
   minutes=7,

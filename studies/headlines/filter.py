@@ -1,4 +1,4 @@
-"""Two layers of attention, or of Mamba, filter a hidden Markov chain."""
+"""Two layers of attention or Mamba predict almost as well as the forward algorithm."""
 
 import math
 

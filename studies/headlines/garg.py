@@ -11,7 +11,8 @@ from zoo.tasks import LinearRegression
 
 _D, _LENGTH = 5, 10
 _TASK = LinearRegression(_D, _LENGTH)
-_SOURCE_TASK = LinearRegression(20, 40)  # for whose averaging the source has numbers
+# The source prints the errors of averaging for this task.
+_SOURCE_TASK = LinearRegression(20, 40)
 _FIELDS = {
   'task.num_features': _D,
   'task.context_length': _LENGTH,
@@ -24,7 +25,7 @@ _COLOURS = {'ols': GREEN, 'averaging': VERMILION, 'nearest_neighbours': ORANGE}
 
 
 def measure(train: Trainer) -> Measurement:
-  """Normalised errors of the trained model and of averaging at several lengths."""
+  """Measures errors over d of the trained model and of averaging, by examples seen."""
   rows = train('models', 'transformer:gpt2_tiny', _FIELDS, _POINTS)
   baselines = _TASK.baselines()
   shown = {name: baselines[name] for name in _COLOURS}
@@ -57,14 +58,15 @@ def measure(train: Trainer) -> Measurement:
 
 
 def _averaging(printed: float):
-  # Squared errors spread by about twice their mean; the range is four standard errors.
+  # The standard deviation of a squared error is about twice its mean, and the range is
+  # four standard errors wide to each side.
   return near(
     printed, 0.13 * printed, f'Fig. 2, d = 20: {printed}; four standard errors'
   )
 
 
 def _beyond_one_step(k: int):
-  """From the least possible error to halfway between it and one step of GD."""
+  """Returns the range from the Bayes error to halfway between it and one step of GD."""
   bayes = 1 - k / _D
   return Expected(
     0.9 * bayes,
@@ -90,8 +92,8 @@ HEADLINE = Study(
   ),
   source='Garg et al., arXiv 2208.01066, Fig. 2, and toy.yaml',
   expected={
-    # The source has no number for d = 5. Its figure orders the predictors at d and 2d
-    # examples: least squares, the transformer close to it, then the others far above.
+    # The source has no number for d = 5. At d and at 2d examples its figure has this
+    # order: least squares, the transformer close above it, and the others far above.
     'model_10': at_most(
       _gd(5, 10) / 2, 'Fig. 2: near least squares (0); half of one GD step, the next'
     ),

@@ -10,7 +10,7 @@ from studies.study import Measurement, Study, at_least, at_most, near
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import PALETTE
 
-_WIDTH = 0.05  # nats: a plateau is a band of ± this width
+_WIDTH = 0.05  # losses within ± this many nats are one plateau
 _SEEDS = [{'seed': seed} for seed in range(3)]
 _FIELDS = {
   'task.num_keys': 50,
@@ -62,11 +62,18 @@ def measure(train: Trainer) -> Measurement:
 
 
 def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float]:
-  """The loss at which training waits longest, and the share of steps that it waits.
+  """Finds the plateau of a training curve.
 
-  The plateau is the longest run of logged losses within ± 0.05 of their middle before
-  the loss first falls below ln 2 / 2. The share is of the steps until then, or of all
-  steps if it never falls.
+  The plateau is the longest run of logged losses within ± 0.05 of their middle, before
+  the loss first falls below ln 2 / 2.
+
+  Args:
+    steps: The logged steps, increasing.
+    losses: The loss at each of these steps.
+
+  Returns:
+    The middle of the losses of the plateau, and the steps that it takes as a share of
+    the steps until the loss falls, or of all steps if it never falls.
   """
   below = np.flatnonzero(np.asarray(losses) < math.log(2) / 2)
   end = int(below[0]) if below.size else len(losses)

@@ -1,4 +1,4 @@
-"""One Mamba layer counts transitions as Bayes does, but not without convolution."""
+"""One Mamba layer counts transitions as Bayes does, if it has its convolution."""
 
 import numpy as np
 from scipy.special import log_softmax

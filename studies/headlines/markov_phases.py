@@ -19,8 +19,9 @@ from zoo.tasks import MarkovChain
 _TASK = MarkovChain(num_symbols=2, context_length=100)
 _PHASES = {'zero': 'uniform', 'unigram': 'unigram', 'bigram': 'bigram'}
 _COLOURS = GREEN, VERMILION, BLUE
-# The first steps are trained twice, bit-identically, to save more checkpoints of them.
-_PARTS = {'start': (50, 5), 'whole': (2000, 50)}  # steps, and between checkpoints
+# The number of steps, and the steps between checkpoints. The first 50 steps are trained
+# twice with bit-identical results, to save more checkpoints of them.
+_PARTS = {'start': (50, 5), 'whole': (2000, 50)}
 _NUM_PROMPTS = 4096
 _FIELDS = {
   'model.num_layers': 2,
@@ -29,7 +30,7 @@ _FIELDS = {
   'model.feed_forward': 'none',
   'model.positions': 'rotary',
   'model.tokens': 'shifted',
-  'model.init_scale': 0.02,  # minGPT's; the first predictions are then uniform
+  'model.init_scale': 0.02,  # as in minGPT, so that the first predictions are uniform
   'train.batch_size': 64,
   'optimizer.learning_rate': 1e-3,
   'optimizer.schedule': 'constant',
@@ -50,7 +51,13 @@ def measure(train: Trainer) -> Measurement:
 
 
 def _measure(train: Trainer, labels: str) -> Measurement:
-  """Trained on true rows of the chains, or on drawn symbols, as in the source."""
+  """Trains on one kind of labels and measures.
+
+  Args:
+    train: Trains the models.
+    labels: `clean` for the true rows of the chains, or `observed` for drawn symbols, as
+      in the source.
+  """
   saved = {}
   for name, (last, every) in _PARTS.items():
     fields = {
@@ -129,7 +136,7 @@ def _panels(
 def _divergence(
   p: Float[np.ndarray, 'p t s'], log_q: Float[np.ndarray, 'p t s']
 ) -> float:
-  """The mean of KL(p ‖ q) at the last symbol, in nats."""
+  """Returns the mean of KL(p ‖ q) at the last symbol, in nats."""
   p, log_q = p[:, -1].astype(float), log_q[:, -1].astype(float)
   return float(np.mean(np.sum(xlogy(p, p) - p * log_q, axis=-1)))
 

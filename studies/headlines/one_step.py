@@ -11,7 +11,7 @@ from zoo.reports.style import BLACK, BLUE, VERMILION
 from zoo.tasks import LinearRegression
 
 _TASK = LinearRegression(num_features=10, context_length=10)
-_SHOWN = 200  # prompts in the picture
+_SHOWN = 200  # the number of prompts in the picture
 
 
 def measure(train: Trainer) -> Measurement:
@@ -28,7 +28,6 @@ def measure(train: Trainer) -> Measurement:
   at_gd, at_model = shown['gd'][:, -1], shown['model'][:, -1]
   order = np.argsort(at_gd)
   steps, risks = histories(rows, 'exact_risk')
-  # Without the first logged step, where a model with small weights predicts 0.
   learning = Panel(
     'a',
     'training step',

@@ -31,7 +31,11 @@ def measure(train: Trainer) -> Measurement:
 def _distances(
   train: Trainer, key: str, labels: str
 ) -> tuple[Float[np.ndarray, ' size'], Panel]:
-  """The distance to dMMSE over that to ridge for each pool, and a panel of both."""
+  """Trains on pools, and measures how far each model is from dMMSE and from ridge.
+
+  Returns:
+    The squared distance to dMMSE over that to ridge for each pool, and a panel of both.
+  """
   to_pool, to_ridge = [], []
   for size in _SIZES:
     fields = {**SHORT, 'objective.labels': labels, 'task.num_tasks': size}
@@ -59,8 +63,8 @@ def _distances(
 
 _FIGURE = 'Figs. 2 and 3: '
 
-# The threshold itself, between 2^14 and 2^15 in the source, moves with model size and
-# training; which side of it a tiny and a huge pool are on does not.
+# The threshold, between 2^14 and 2^15 tasks in the source, depends on the size of the
+# model and on training. That a tiny pool is below it and a huge pool above does not.
 _EXPECTED = {
   'smallest_pool': at_most(1, _FIGURE + 'below the threshold it is nearer to dMMSE'),
   'largest_pool': at_least(1, _FIGURE + 'above the threshold it is nearer to ridge'),

@@ -1,4 +1,4 @@
-"""The two lines of task pools: the posterior mean over the pool, and ridge."""
+"""The errors of the two predictors for task pools: the posterior mean, and ridge."""
 
 import math
 
@@ -39,7 +39,7 @@ def measure(train: Trainer) -> Measurement:
 
 
 def _mean(name: str, size: int, new: bool, num_prompts: int) -> float:
-  """The error of a baseline per feature, averaged over 0 to 15 examples."""
+  """Returns the error of a baseline over D, averaged over 0 to 15 examples."""
   pool = TaskPool(num_tasks=size)
   task = pool.shifts()['new_tasks'] if new else pool
   losses = sample_losses({name: pool.baselines()[name]}, task, num_prompts)[name]
@@ -47,7 +47,7 @@ def _mean(name: str, size: int, new: bool, num_prompts: int) -> float:
 
 
 def _pool(value: float, spread: float) -> Expected:
-  """The range `value` ± three standard deviations of the difference of two pools."""
+  """Returns `value` ± three standard deviations of the difference of two pools."""
   return near(
     value,
     3 * math.sqrt(2) * spread,

@@ -32,7 +32,8 @@ HEADLINE = Study(
   'that is farthest from gradient descent.',
   source='Zhang, Wu and Bartlett, arXiv 2402.14951',
   expected={
-    # Two per cent above the proved value; the paper's schedule ends closer than that.
+    # The range ends two per cent above the value of theory. The schedule of the paper
+    # ends closer to it.
     'lsa': Expected(
       14.4305,
       1.02 * 14.4306,

@@ -12,7 +12,8 @@ from zoo.reports.style import BLACK, PALETTE
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32
-# The config, its fields, and the source's error at d = 20 after 31 examples.
+# Each model has its config, its fields, and the error that the source has for it at
+# d = 20 after 31 examples.
 _MODELS = {
   'softmax': ('transformer', {'model.positions': 'rotary'}, 0.01),
   'retention': ('transformer', {'model.positions': 'rotary'}, 0.02),

@@ -24,7 +24,7 @@ _FIELDS = {
   'eval.num_batches': 16,
   'eval.num_compared': 0,
 }
-_RATES = 4.6e-4, 2.2e-3  # the middle two of the source's four
+_RATES = 4.6e-4, 2.2e-3  # the middle two of the four rates of the source
 
 
 def measure(train: Trainer) -> Measurement:
@@ -75,7 +75,7 @@ HEADLINE = Study(
     'accuracy': at_least(
       0.99, 'Fig. 2: > .99 at width 64; an independent run on a CPU has .9917'
     ),
-    # Three standard errors of 4096 draws with probability 1/64.
+    # The width is three standard errors of 4096 draws with a probability of 1/64.
     'new_keys': near(1 / 64, 0.006, 'chance: the key has not been shown yet'),
   },
   minutes=2,

@@ -1,7 +1,8 @@
 """Linear attention with separate keys and queries learns from saddle to saddle.
 
-The source shows it for vanishing initial weights. Its ranges must hold for each of five
-starts with small weights; a thousand times smaller ones are measured beside them.
+The source shows this for initial weights that tend to 0. Here the ranges must hold for
+each of five seeds with small initial weights. Initial weights that are a thousand times
+smaller are measured, too, and have no ranges.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ _SCALE, _SMALLER = 1e-3, 1e-6
 _SEEDS = range(5)
 _COLOURS = BLUE, GREEN, ORANGE, VERMILION, PURPLE
 _TIMES = np.geomspace(1, 1e7, 400)
-_LEAST_DROP = 0.01  # in units of the risk per e-fold of time
+# A drop counts if the risk falls this much faster, per e-fold of time, than beside it.
+_LEAST_DROP = 0.01
 
 
 def measure(train: Trainer) -> Measurement:
-  del train  # training is exact
+  del train  # the gradient flow is integrated, and no model is trained
   known = theory.plateaus(_SPECTRUM, _TASK.context_length)
   optimum = float(theory.exact_risk(theory.optimal_rule(_TASK), _TASK))
   separate = _flows(
@@ -89,7 +91,7 @@ def measure(train: Trainer) -> Measurement:
 def _flows(
   starts: Sequence[LinearHeads], times: Float[np.ndarray, ' n']
 ) -> tuple[Trajectory, ...]:
-  """The gradient flow from each start, in one compiled program."""
+  """Integrates the gradient flow from each start, in one compiled program."""
   return dynamics.gradient_flows(starts, _TASK, times, tolerance=1e-10)
 
 
@@ -98,14 +100,18 @@ def _num_drops(risks: Float[np.ndarray, ' n']) -> int:
 
 
 def _distance(risks: Float[np.ndarray, ' n'], known: Float[np.ndarray, ' k']) -> float:
-  """The largest relative distance of a pause from the nearest known plateau."""
+  """Returns the largest relative distance of a pause from the nearest known plateau."""
   return float(np.max(np.min(np.abs(pauses(risks)[:, None] / known - 1), axis=1)))
 
 
 def pauses(risks: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' k']:
-  """The first risk, those where the risk falls slowest between drops, and the last.
+  """Returns the risks at which the gradient flow pauses.
 
-  The risks are for times that grow by a constant factor.
+  They are the first risk, the risk between each two drops where it falls slowest, and
+  the last risk.
+
+  Args:
+    risks: The risks at times that grow by the constant factor of `_TIMES`.
   """
   speed = -np.gradient(risks, np.log(_TIMES[1] / _TIMES[0]))
   drops, _ = scipy.signal.find_peaks(speed, prominence=_LEAST_DROP)

@@ -1,4 +1,4 @@
-"""One frozen transformer of rows beside methods that are fitted to real tables."""
+"""One frozen transformer with rows in context, and methods fitted to real tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zoo.tasks import LinearRegression
 
 _CHECKPOINT = pathlib.Path(__file__).parents[2] / 'checkpoints' / 'tabular'
 _SPLITS = 10
-# Linear tables, whose posterior is known.
+# The posterior of linear regression is known.
 _LINEAR = LinearRegression(num_features=5, context_length=100, noise_std=1.0)
 
 
 def measure(train: Trainer) -> Measurement:
-  """Compares the checkpoint; nothing is trained."""
+  """Compares the kept checkpoint with other methods, and trains nothing."""
   diabetes = _scores('diabetes', 50)
   iris, wine = _scores('iris', 0.5), _scores('wine', 0.5)
   cancer = _scores('breast_cancer', 0.5)
@@ -44,8 +44,8 @@ def measure(train: Trainer) -> Measurement:
 
 
 def _scores(name: str, share: int | float) -> dict[str, Any]:
-  """The scores of the model and of each method on a table."""
-  # Here, since scikit-learn is an extra.
+  """Returns the scores of the model and of each method on a table."""
+  # The import is here, since scikit-learn is an extra.
   from studies.tabular.scores import Trial, compare
   from studies.tabular.tables import shipped
 
@@ -59,7 +59,7 @@ def _scores(name: str, share: int | float) -> dict[str, Any]:
 
 
 def _shuffled_auc() -> float:
-  """The area under the ROC curve on breast cancer with labels in random order."""
+  """Returns the mean area under the ROC curve on breast cancer with permuted labels."""
   from studies.tabular.tables import shipped
 
   table, areas = shipped('breast_cancer'), []
@@ -69,7 +69,8 @@ def _shuffled_auc() -> float:
     model = zoo.Classifier(_CHECKPOINT).fit(table.x[:half], y[:half])
     p = model.predict_proba(table.x[half:])[:, 1]
     positive = y[half:] == model.classes_[1]
-    # The share of pairs of a positive and a negative row in the right order.
+    # The area is the share of pairs of a positive and a negative row that are in the
+    # right order.
     greater = p[positive][:, None] - p[~positive][None]
     areas.append(np.mean((greater > 0) + 0.5 * (greater == 0)))
   return float(np.mean(areas))

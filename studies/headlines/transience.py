@@ -1,7 +1,8 @@
 """In-context learning comes first, and goes while classes are learned in weights.
 
-This is one number of classes. Settings and ranges were fixed after the trials with the
-seeds 0 and 1 that studies/headlines/README.md lists, so the seeds here are others.
+It is measured for one number of classes. Settings and ranges were fixed after trials
+with the seeds 0 and 1, which studies/headlines/README.md lists. The seeds here were not
+used in these trials.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from zoo.reports.style import BLUE, VERMILION
 
 _NUM_CLASSES = 2048
 _SEEDS = range(2, 7)
-_STEPS = tuple(range(250, 3001, 250))  # after which accuracies are measured
+_STEPS = tuple(range(250, 3001, 250))  # accuracies are measured after each of these
 _FIELDS = {
   **FIELDS,
   **half_bursty(_NUM_CLASSES),
   'optimizer.name': 'adamw',
   'optimizer.decay': 'hidden,embedding',
 }
-# Of weights, times the learning rate. With 0.3 in-context learning goes, too; with 2
-# next to nothing is learned in weights.
+# The decay of weights, which the learning rate multiplies. With a decay of 0.3
+# in-context learning goes, too. With 2 next to nothing is learned in weights.
 _DECAYS = {'free': 0.0, 'decayed': 2.0}
 
 
@@ -48,7 +49,8 @@ def measure(train: Trainer) -> Measurement:
     own = {**fields, 'optimizer.weight_decay': decay}
     in_context, in_weights = [], []
     for seed in _SEEDS:
-      # One by one, since several seeds in one program save no checkpoints on the way.
+      # Each seed is trained by itself, since several seeds in one program save no
+      # checkpoints during training.
       (row,) = train(
         f'{name}_{seed}', 'transformer:gpt2_tiny,task=mixture', own, [{'seed': seed}]
       )
@@ -70,7 +72,7 @@ def _panel(
   in_context: Sequence[Sequence[float]],
   in_weights: Sequence[Sequence[float]],
 ) -> Panel:
-  """The shares after each of the steps; rows are seeds."""
+  """Returns a panel of the shares after each step; rows are seeds."""
   return Panel(
     key,
     'training step',

@@ -18,20 +18,30 @@ _EXTRA = 'accelerate', 'gguf', 'safetensors', 'tokenizers', 'torch', 'transforme
 
 
 def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
-  """Loads a GGUF file or a folder of Hugging Face, onto GPUs where there are some.
+  """Loads a language model from a GGUF file or a Hugging Face folder.
 
-  `dtype` is float32 or bfloat16. Nothing is downloaded, no pickle is read, and no code
-  beside the weights is run. Raises UserError for files that are damaged, incomplete or
-  do not fit each other, for a model without keys and values, and without the extra
-  `llm`.
+  The model is placed on GPUs if there are some. Nothing is downloaded, no pickle is
+  read, and no code that comes with the weights is run.
+
+  Args:
+    path: The file or the folder.
+    dtype: The type of the weights in memory, 'float32' or 'bfloat16'.
+
+  Returns:
+    The model with its tokenizer.
+
+  Raises:
+    UserError: If the files are damaged, incomplete or do not fit each other, if the
+      model keeps no keys and values, or if the extra `llm` is not installed.
   """
   return of_extra().load(path, dtype)
 
 
 def of_extra() -> Any:
-  """The module `studies.llm.language_model`.
+  """Returns the module `studies.llm.language_model`.
 
-  Raises UserError without the extra `llm`.
+  Raises:
+    UserError: If the extra `llm` is not installed.
   """
   try:
     from studies.llm import language_model

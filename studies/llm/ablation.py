@@ -1,4 +1,4 @@
-"""The ablation: an experiment for each guess and number of examples."""
+"""The ablation: one experiment for each kind of guess and each number of examples."""
 
 import copy
 import json
@@ -32,27 +32,32 @@ def run(
 ) -> dict[str, Any] | None:
   """Completes the cells of an ablation, and writes its table.
 
-  Each cell is a run of `experiment` in its own folder below `out/cells`, and a row of
-  `out/rows.jsonl`. Cells that differ only in the guess share one arm without guesses,
-  which each part asks once. The same call resumes after an interruption, and adds cells
-  if it has more names.
+  Each cell is one kind of guess with one number of examples. It is a run of
+  `experiment` in its own folder below `out/cells`, and a row of `out/rows.jsonl`. Cells
+  that differ only in the guess have the same prompts without guesses. These prompts are
+  asked once, and by each part anew. The same call resumes after an interruption, and a
+  config with further guesses or numbers of examples adds cells.
 
   Args:
-    config: The config of an ablation, as `configs/llm/ablation.py` has it.
-    out: A folder on this machine.
+    config: The config of an ablation, such as that of `configs/llm/ablation.py`.
+    out: The folder of the ablation, on this machine.
     data: The folder of the files of the benchmark.
-    part: Completes every `part.number`-th of the cells alone, and writes no table.
-    only: The names of the cells to complete, such as `0_examples/wrong`; by default all
-      of them. The table has all rows that are there.
-    again: Whether rows of another version are made again from the answers.
+    part: Completes only every `part.number`-th cell, and writes no table.
+    only: The names of the cells to complete, such as `0_examples/wrong`. By default all
+      cells are completed. The table has all rows that the folder has.
+    again: Whether rows of another version of the library are made again from the
+      answers that are kept.
 
   Returns:
-    The content of `ablation.json`; nothing for a part. None after SIGTERM.
+    The content of `ablation.json`. An empty dictionary for a part. None after SIGTERM.
 
   Raises:
-    UserError: As `experiment.run`, for an unknown name in `only`, and if all rows are
-      stale; nothing is written before all cells are checked.
+    UserError: For a mistake in the config, the data or the weights, for prompts that
+      are too long for the model, for an `out` that is damaged or has other content, for
+      an unknown name in `only`, and if all rows are of another version. All cells are
+      checked before anything is written.
     RunError: If `out` cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
   """
   configs = plan(config)
   for name in only:
@@ -64,7 +69,7 @@ def run(
     cell: experiment.prepare(of_cell, out / CELLS / cell.name, sources)
     for cell, of_cell in configs.items()
   }
-  # The answers without guesses of complete runs, by number of examples.
+  # The answers to prompts without guesses, from complete runs, by number of examples.
   shared = {
     cell.num_examples: [line['arms'][WITHOUT] for line in prepared.ordered()]
     for cell, prepared in cells.items()
@@ -102,7 +107,7 @@ def run(
 
 
 def plan(config: Config) -> dict[AblationCell, Config]:
-  """The cells of an ablation with their configs; raises UserError for bad fields."""
+  """Returns the config of each cell; raises UserError for a mistake in `ablation`."""
   validate_ablation(config)
   guesses: dict[str, dict[str, Any]] = {}
   for name in config.ablation.guesses:
@@ -128,7 +133,7 @@ def _check_folder(out: pathlib.Path) -> None:
   if out.exists() and not out.is_dir():
     raise UserError(f'{out} is not a folder; give another one')
   names = os.listdir(out) if out.is_dir() else []
-  others = [name for name in names if not name.startswith('.')]  # beside locks
+  others = [name for name in names if not name.startswith('.')]  # locks have a dot
   if others and CELLS not in names:
     raise UserError(
       f'{out} has {min(others)!r}, and is no folder of an ablation; give another folder'

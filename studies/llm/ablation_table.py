@@ -1,4 +1,4 @@
-"""The table of an ablation, from the lines of its cells."""
+"""The table of an ablation, which is computed from the rows of its cells."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ from studies.llm.summary import Line, Losses, answers, losses
 from zoo.core.tables import format_table
 from zoo.measure.statistics import holm, paired_interval, paired_test
 
-LEVEL = 0.05  # for all comparisons of a readout together
+LEVEL = 0.05  # the level of all comparisons of a readout together
 
-# The columns of `table.csv` that fit in a terminal, and their headers.
+# These columns of `table.csv` are shown in a terminal, with these headers.
 _SHOWN = {
   'guess': 'guess',
   'num_examples': 'examples',
@@ -33,19 +33,24 @@ _SHOWN = {
 
 
 class AblationCell(NamedTuple):
-  """The number of examples, and the name of the guess with its noise."""
+  """A cell of an ablation.
+
+  Attributes:
+    num_examples: The number of examples in a prompt.
+    guess: The name of the guess, which for the oracle includes the size of its noise.
+  """
 
   num_examples: int
   guess: str
 
   @property
   def name(self) -> str:
-    """Its folder."""
+    """The name of the cell, which is also its folder."""
     return f'{self.num_examples}_examples/{self.guess}'
 
 
 def row_of(run: Run) -> dict[str, Any]:
-  """The row of a finished run: its summary, and what is compared on each prompt."""
+  """Returns the row of a finished run: its summary, and the values of each prompt."""
   lines = [
     {
       'label': line['label'],
@@ -66,13 +71,18 @@ def row_of(run: Run) -> dict[str, Any]:
 def results(
   cells: Mapping[AblationCell, Mapping[str, Any]], scale: LabelScale
 ) -> dict[str, Any]:
-  """The content of `ablation.json`, from the rows of its cells.
+  """Computes the content of `ablation.json` from the rows of its cells.
 
-  There is a row for each cell and readout. A comparison in a row is a mean difference
-  on the same prompts; negative is better. Its interval has a level of 1 − 0.05/m, so
-  that all m intervals of a readout hold together with 95 %; its `p` is adjusted by
-  Holm's method. What too few answers have, and a weight that is not determined, as
-  with classes, is None.
+  The table has a row for each cell and readout. A comparison in a row is the mean
+  difference of two losses on the same prompts; if it is negative, the loss with the
+  guess is lower. Each interval has the level 1 − 0.05/m (Bonferroni), so that all m
+  intervals of a readout hold together with a probability of 95 %. Each `p` is adjusted
+  by Holm's method. A number is None if there are too few answers for it, or if a weight
+  is not determined; with classes no weight is.
+
+  Args:
+    cells: The rows of the cells, from `row_of`.
+    scale: The scale of the labels.
   """
   summaries = [row['summary'] for row in cells.values()]
   rows, num_comparisons = [], {}
@@ -105,7 +115,7 @@ def results(
 
 
 def _comparisons(differences: Sequence[Losses]) -> list[dict[str, Any]]:
-  """The comparisons, with simultaneous intervals and Holm's adjusted p."""
+  """Returns the comparisons, with simultaneous intervals and p adjusted by Holm."""
   differences = [values[~np.isnan(values)] for values in differences]
   p_values = [paired_test(values) for values in differences]
   known = [p for p in p_values if p is not None]
@@ -129,11 +139,11 @@ def _comparisons(differences: Sequence[Losses]) -> list[dict[str, Any]]:
 def _numbers(
   summary: Mapping[str, Any], lines: Sequence[Line], scale: LabelScale, readout: str
 ) -> dict[str, Any]:
-  """Those of a cell and a readout that are no comparisons."""
+  """Returns the numbers of a cell and a readout, without the comparisons."""
   with_guess = summary['arms'][WITH][readout]
   fit = Weights()
   if not scale.classes:
-    # On prompts that have all three numbers.
+    # The fit uses the prompts that have the guess and both answers.
     columns = [answers(lines, arm, readout) for arm in ARMS]
     guesses = [line['guess'] for line in lines]
     rows = [row for row in zip(guesses, *columns, strict=True) if None not in row]
@@ -150,12 +160,12 @@ def _numbers(
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-  """A row by column of `table.csv`."""
+  """Returns a row with nested fields joined by _, which are columns of `table.csv`."""
   return flatten_dict(row, sep='_')
 
 
 def table(ablation: Mapping[str, Any]) -> str:
-  """The cells of each readout as tables for a terminal."""
+  """Returns the content of `ablation.json` as one table for each readout."""
   parts = []
   for readout, name in READOUTS.items():
     rows = [flat(row) for row in ablation['rows'] if row['readout'] == readout]

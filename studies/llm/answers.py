@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from studies.llm.guesses import LabelScale
 from studies.llm.prompts import Wording
 
-# Not after a letter, digit, point or minus; nor before a percent sign or more digits.
+# A number. It does not follow a letter, a digit, a point or a comma, and no percent sign
+# or further digit follows it.
 _NUMBER = r'(?<![\w.,])[-−]?\d+(?:\.\d+|,\d{1,2})?(?![\d%]|[.,]\d|\s*%)'
-# Between a name and its value: "is", a colon, bold type, "of the last item", …
+# The text between a name and its value, such as "is", a colon or "of the last item".
 _BETWEEN = r'[^\d\n.;−-]'
 _LINK = rf'{_BETWEEN}{{0,60}}?'
-# A number at the start may be a count or a list number; an answer fills its line.
+# A number at the start may be a count, or number an item of a list. Only a number that
+# fills its line is an answer.
 _LINE_END = r'[\s*_"\'`).]*?(?:\n|$)'
 _OTHERS = (
   'first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|previous|other'
@@ -25,15 +27,28 @@ _OLD = ''.join(
 def parse_answer(
   answer: str, wording: Wording, texts: Sequence[str]
 ) -> float | str | None:
-  """The label that a free answer states for the query with these texts, or None.
+  """Finds the label that a free answer states for the query.
 
-  Models repeat the prompt, and continue it with items that they invent. So the parser
-  looks for an answer before the first item, and otherwise in the first item that
-  repeats the query. It ignores inputs, the bounds of the scale, guesses, the list of
-  classes and statements about other items. In the remaining text the answer is the
-  first that exists of: a value at the start that fills a line; the first value after
-  the label's name; the only value. Neither two different values without the name nor a
-  value out of bounds is an answer.
+  Models repeat the prompt, and continue it with items that they invent. The parser
+  therefore looks for an answer in the text before the first item. If that has none, it
+  looks in the first item that repeats the query. It ignores inputs, the bounds of the
+  scale, guesses, the list of classes and statements about other items. In the remaining
+  text the answer is the first of these that exists:
+
+  - a value at the start that fills a line,
+  - the first value after the name of the label,
+  - the only value.
+
+  A value out of bounds is no answer, and neither are two different values without the
+  name of the label.
+
+  Args:
+    answer: The text that the model generated.
+    wording: The wording of the prompts.
+    texts: The texts of the query.
+
+  Returns:
+    A number or the name of a class. None if no answer is found.
   """
   before, *items = re.split(rf'(?im)^(?={_start_of(wording.inputs[0])})', answer)
   label = _parse_part(before, wording)
@@ -54,13 +69,13 @@ def _parse_part(part: str, wording: Wording) -> float | str | None:
 
 
 def parse_forced(answer: str, wording: Wording) -> float | str | None:
-  """The label at the start of the text after an answer's prefix, or None."""
+  """Returns the label at the start of the text after an answer's prefix, or None."""
   start = re.match(rf'[\s*]*({_value(wording.scale)})', answer, re.I)
   return None if start is None else _read(start[1], wording.scale)
 
 
 def _restates(item: str, wording: Wording, texts: Sequence[str]) -> bool:
-  """Whether an item repeats the inputs of the query."""
+  """Returns whether an item repeats the inputs of the query."""
   for name, text in zip(wording.inputs, texts, strict=True):
     input_line = re.search(rf'(?im)^{_start_of(name)}(.*)$', item)
     if input_line is None or _plain(input_line[1]) != _plain(text):
@@ -77,7 +92,7 @@ def _plain(text: str) -> str:
 
 
 def _value(scale: LabelScale) -> str:
-  """The pattern of a number, or of the names of classes, the longest first."""
+  """Returns the pattern of a number, or of the names of classes, longest first."""
   if not scale.classes:
     return _NUMBER
   longest_first = sorted(scale.classes, key=len, reverse=True)
@@ -86,7 +101,7 @@ def _value(scale: LabelScale) -> str:
 
 
 def _read(value: str, scale: LabelScale) -> float | str | None:
-  """What a text that fits `_value` stands for; None for a number out of bounds."""
+  """Returns the label that a match of `_value` states; None for one out of bounds."""
   if scale.classes:
     said = re.escape(value)
     return next(known for known in scale.classes if re.fullmatch(said, known, re.I))
@@ -96,21 +111,22 @@ def _read(value: str, scale: LabelScale) -> float | str | None:
 
 def _without_echoes(answer: str, wording: Wording) -> str:
   for name in wording.inputs:
-    # A repeated input ends with its line; a name elsewhere may contain a digit.
+    # A repeated input ends with its line. Elsewhere the name of an input is removed,
+    # since it may contain a digit.
     answer = re.sub(rf'(?im)^{_start_of(name)}.*$', '', answer)
     answer = re.sub(rf'(?i)\b{re.escape(name)}\b', '', answer)
   scale, value = wording.scale, _value(wording.scale)
   if scale.classes:
     choice = rf'{value}(?:\s*(?:,|/|\bor\b|,\s*or\b)\s*{value})+'
     answer = re.sub(choice, '', answer, flags=re.I)
-    # "Not a contradiction" says which class it is not.
+    # "Not a contradiction" names a class that is not the answer.
     answer = re.sub(rf'\bnot\s+(?:an?|the)\s+{value}', '', answer, flags=re.I)
   else:
     bounds = (re.escape(f'{bound:g}') for bound in (scale.low, scale.high))
     low, high = (rf'{bound}(?:\.0+)?(?!\.?\d)' for bound in bounds)
     whole = rf'(?<![\d.]){low}\s*(?:to|and|through)\s*{high}'
     answer = re.sub(whole, '', answer, flags=re.I)
-    answer = re.sub(r'\d[\d.,]*\s*[-–—]\s*\d[\d.,]*', '', answer)  # any range
+    answer = re.sub(r'\d[\d.,]*\s*[-–—]\s*\d[\d.,]*', '', answer)  # other ranges
     answer = re.sub(rf'\s*(?:/|\bout\s+of\b)\s*{high}', '', answer, flags=re.I)
     # In "from 3.5 to 3.4" the first number is not the answer.
     answer = re.sub(rf'\bfrom\s+{value}(?=\s+to\s+{value})', '', answer, flags=re.I)
@@ -125,6 +141,6 @@ def _without_echoes(answer: str, wording: Wording) -> str:
 
 
 def _name(label: str) -> str:
-  """The label's name, or its last word alone."""
+  """Returns the pattern of the label's name, or of its last word alone."""
   last = label.split()[-1]
   return rf'\b(?:{re.escape(label)}|{re.escape(last)})\b'

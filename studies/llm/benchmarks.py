@@ -1,7 +1,7 @@
 """Benchmarks: examples with texts, and a number or a class as label, in three splits.
 
-Published ones are read from files that the user provides, under their licences; the
-library ships none of their sentences.
+Published benchmarks are read from files that the user provides under their licences.
+The library ships none of their sentences.
 """
 
 import csv
@@ -24,7 +24,12 @@ _MAX_LABEL = 1e12
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """Texts and their label: a number, or the name of a class."""
+  """An example of a benchmark.
+
+  Attributes:
+    texts: The texts, in the order of the names in `config.benchmark.inputs`.
+    label: A number, or the name of a class.
+  """
 
   texts: tuple[str, ...]
   label: float | str
@@ -32,9 +37,12 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-  """Examples by split; `classes` is empty where labels are numbers.
+  """The examples of a benchmark.
 
-  `sha256` is the checksum of the files that they were read from.
+  Attributes:
+    splits: The examples by name of the split: train, dev and test.
+    classes: The names of the classes. Empty if labels are numbers.
+    sha256: The checksum of the files.
   """
 
   splits: dict[str, list[Example]]
@@ -46,14 +54,14 @@ _Text = Annotated[str, msgspec.Meta(pattern=r'\S')]
 
 
 class _StsB(msgspec.Struct, forbid_unknown_fields=True):
-  """A line of STS-B; the fields are those of the header, also below."""
+  """A line of STS-B. Here and below the fields are the names in the header."""
 
   sentence1: _Text
   sentence2: _Text
   similarity_score: Annotated[float, msgspec.Meta(ge=0, le=5)]
 
   def example(self) -> Example:
-    # Three digits are all that the scores have.
+    # The scores of the file have three digits.
     return Example((self.sentence1, self.sentence2), round(self.similarity_score, 3))
 
 
@@ -83,7 +91,7 @@ class _TrecQA(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Own(msgspec.Struct):
-  """A line of a user's own JSONL."""
+  """A line of a JSONL file of the user."""
 
   inputs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
   label: Annotated[float, msgspec.Meta(ge=-_MAX_LABEL, le=_MAX_LABEL)] | _Text
@@ -93,9 +101,10 @@ class _Own(msgspec.Struct):
     return Example(self.inputs, label)
 
 
-_VERDICTS = 'no', 'yes'  # whether the sentence answers the question
+_VERDICTS = 'no', 'yes'  # the answers to: does the sentence answer the question?
 _SICK_FILES = 'SICK_train.txt', 'SICK_trial.txt', 'SICK_test_annotated.txt'
-# By name: the files of train, dev and test, the kind of their lines, and the classes.
+# Each benchmark has the files of train, dev and test, the type of their lines, and the
+# names of its classes.
 _KINDS: dict[str, tuple[tuple[str, str, str], Any, tuple[str, ...]]] = {
   'stsb': (('stsb-en-train.csv', 'stsb-en-dev.csv', 'stsb-en-test.csv'), _StsB, ()),
   'sick_relatedness': (_SICK_FILES, _SickRelatedness, ()),
@@ -111,10 +120,16 @@ BENCHMARKS = tuple(_KINDS)
 
 
 def read_benchmark(name: str, folder: pathlib.Path | None) -> Benchmark:
-  """A benchmark of `BENCHMARKS` from the files in a folder.
+  """Reads a benchmark from the files in a folder.
 
-  `jsonl` is a user's own, whose `dev.jsonl` need not exist. Raises UserError, with file
-  and line, for a missing or malformed file.
+  Args:
+    name: A name of `BENCHMARKS`. `jsonl` is the user's own benchmark, for which
+      `dev.jsonl` may be missing.
+    folder: The folder of the files. None raises an error that names the files.
+
+  Raises:
+    UserError: If a file is missing, or has a line that cannot be read (the message has
+      the file and the line); and if the labels of `jsonl` contradict each other.
   """
   names, kind, classes = _KINDS[name]
   if folder is None:
@@ -139,9 +154,9 @@ def read_benchmark(name: str, folder: pathlib.Path | None) -> Benchmark:
 
 
 def _rows(path: pathlib.Path, kind: Any) -> list[Example]:
-  """The examples of a published file: one a line, below a header."""
+  """Reads the examples of a published file, which has one in each line below a header."""
   text = io.StringIO(read_text(path), newline='')
-  # In files with tabs a quotation mark is a character like any other.
+  # In files with tabs a quotation mark has no special meaning.
   tabs: Any = {'delimiter': '\t', 'quoting': csv.QUOTE_NONE}
   reader = csv.DictReader(text, **(tabs if path.suffix == '.txt' else {}))
   examples = []
@@ -160,7 +175,7 @@ def _rows(path: pathlib.Path, kind: Any) -> list[Example]:
 
 
 def _json_lines(path: pathlib.Path) -> list[Example]:
-  """The examples of a file of the user's own."""
+  """Reads the examples of a JSONL file of the user."""
   return [
     parse_json(text, _Own, f'{path}, line {number}').example()
     for number, text in enumerate(read_text(path).split('\n'), start=1)
@@ -169,11 +184,16 @@ def _json_lines(path: pathlib.Path) -> list[Example]:
 
 
 def balanced(examples: Sequence[Example], is_single: bool) -> list[Example]:
-  """A subset of TREC QA with as many sentences of each verdict, for every question.
+  """Draws a subset of TREC QA in which both verdicts are equally frequent.
 
-  Only questions with sentences of both verdicts are kept, and of each verdict as many
-  as the rarer has, drawn at random. If `is_single`, a question has one sentence, and
-  the verdict alternates from question to question. The draws are the same in each call.
+  Questions that lack sentences of one verdict are left out. For each other question the
+  subset has as many sentences of each verdict as the rarer verdict has. The draws are
+  random, and the same in each call.
+
+  Args:
+    examples: The examples of a split.
+    is_single: Whether each question keeps one sentence only. The verdict then
+      alternates from question to question.
   """
   rng = np.random.default_rng(0)
   questions: dict[str, dict[str, list[Example]]] = {}
@@ -191,7 +211,7 @@ def balanced(examples: Sequence[Example], is_single: bool) -> list[Example]:
 
 
 def _classes(splits: dict[str, list[Example]], folder: pathlib.Path) -> tuple[str, ...]:
-  """The names of the classes of a user's own, if there are some; raises UserError."""
+  """Returns the classes of the user's benchmark, if any; raises UserError."""
   examples = [example for split in splits.values() for example in split]
   if len({len(example.texts) for example in examples}) > 1:
     raise UserError(f'the examples of {folder} differ in their number of inputs')

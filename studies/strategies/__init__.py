@@ -1,1 +1,5 @@
-"""Strategies: fits step by step of training, and phase diagrams of many runs."""
+"""Strategies: which known predictors a model resembles, and how that changes.
+
+`series` fits mixtures of known predictors to the checkpoints of a run, `phases` makes
+phase diagrams of many runs, and `pictures` draws both.
+"""

@@ -1,6 +1,7 @@
-"""Phase diagrams: the strategy of many models by a field of their config and the step.
+"""Phase diagrams: the strategy of models, by a field of their config and by step.
 
-(Wurgaft et al., arXiv 2506.17859; Park et al., arXiv 2412.01003.)
+References:
+  Wurgaft et al., arXiv 2506.17859; Park et al., arXiv 2412.01003.
 """
 
 from __future__ import annotations
@@ -26,35 +27,51 @@ SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '
 
 @dataclasses.dataclass(frozen=True)
 class Diagram:
-  """The weights of predictors for each seed, value of a field and step.
+  """The weights of predictors in nearest mixtures, by value of a field and by step.
 
-  They are NaN where there is no model.
+  Several predictors may predict the same on the prompts of a run, so that only the sum
+  of their weights is determined. The first of them then has the sum, and the others
+  have the weight 0.
+
+  Attributes:
+    title: The other fields of the config and their values.
+    field: The field of the config on the vertical axis.
+    values: The values of the field.
+    steps: The training steps that all runs have.
+    names: The names of the predictors.
+    num_seeds: The number of seeds.
+    weights: The weights by seed, predictor, value and step. NaN without a model.
+    is_tied: Whether, in some seed, the largest weight is the sum of several predictors,
+      `[value, step]`.
+    is_shared: Whether two predictors share one weight in some seed,
+      `[m, m, value, step]`.
+    unexplained: The distance of a model from its mixture, divided by the effect of the
+      context on the model. NaN for a model that ignores its context.
+    odds: The log odds of the first against the second of two predictors, given the
+      labels of all prompts up to a step, in nats. NaN for another number of predictors,
+      or for numeric labels without noise.
   """
 
-  title: str  # the other fields, and their values
+  title: str
   field: str
   values: tuple[Any, ...]
   steps: tuple[int, ...]
-  names: tuple[str, ...]  # of the predictors
+  names: tuple[str, ...]
   num_seeds: int
   weights: Float[np.ndarray, 'seed m value step']
-  # Whether some seed's largest weight is that of several predictors together.
-  is_tied: np.ndarray  # [value, step]
-  # Whether two predictors have one weight in some seed: that of the first, 0 the other.
-  is_shared: np.ndarray  # [m, m, value, step]
-  unexplained: Float[np.ndarray, 'seed value step']  # NaN for a constant model
-  # Log odds of the first against the second of two predictors, by the labels of all
-  # prompts that were trained on, in nats; NaN for more predictors, or without noise.
+  is_tied: np.ndarray
+  is_shared: np.ndarray
+  unexplained: Float[np.ndarray, 'seed value step']
   odds: Float[np.ndarray, 'value step']
 
   @property
   def winners(self) -> np.ndarray:
-    """The number of the predictor with the largest mean weight, `[value, step]`."""
+    """The index of the predictor with the largest mean weight, `[value, step]`."""
     return np.nan_to_num(mean_over_seeds(self.weights)).argmax(axis=0)
 
 
 def mean_over_seeds(values: np.ndarray) -> np.ndarray:
-  """The mean over the first axis of what is not NaN; NaN if nothing is."""
+  """Returns the mean over the first axis, without NaN; NaN if all values are NaN."""
   count = np.sum(~np.isnan(values), axis=0)
   with np.errstate(invalid='ignore'):
     return np.nansum(values, axis=0) / np.where(count, count, np.nan)
@@ -63,10 +80,15 @@ def mean_over_seeds(values: np.ndarray) -> np.ndarray:
 def rows_of(
   points: Sequence[Mapping[str, Any]], runs: Sequence[FittedRun]
 ) -> list[dict[str, Any]]:
-  """A row for each point and step: its fields, weights, and what these leave.
+  """Returns the rows of `strategies.csv`, one for each run and step.
 
-  Of predictors that cannot be told apart at a step, which `together` names, the first
-  has their weight, and the others have no error. A list of a field is its JSON.
+  If predictors cannot be told apart at a step, the column `together` names them. The
+  first of them has the sum of their weights with its error, and the others have the
+  weight 0 and no error.
+
+  Args:
+    points: The fields of each run. Lists and tuples are written as JSON.
+    runs: The fits of each run, in the order of `points`.
   """
   rows = []
   for fields, run in zip(points, runs, strict=True):
@@ -95,7 +117,7 @@ def rows_of(
 
 
 def _odds(run: FittedRun, step: int) -> float | None:
-  """The log odds of the first of two predictors by all labels up to a step, in nats."""
+  """Returns the log odds of the first of two predictors, given all labels, in nats."""
   if len(run.losses) != 2 or math.isnan(run.nats_per_step):
     return None
   first, second = (loss.mean for loss in run.losses.values())
@@ -103,7 +125,7 @@ def _odds(run: FittedRun, step: int) -> float | None:
 
 
 def from_csv(text: str) -> list[dict[str, Any]]:
-  """The rows of `strategies.csv`."""
+  """Reads the rows of `strategies.csv`."""
   return [
     {name: _number(value) for name, value in row.items()}
     for row in csv.DictReader(io.StringIO(text))
@@ -118,10 +140,13 @@ def _number(text: str) -> Any:
 
 
 def diagrams(rows: Sequence[Mapping[str, Any]]) -> list[Diagram]:
-  """A diagram for each combination of the fields besides the first and the seed.
+  """Makes a diagram for each combination of values of the further fields.
 
-  `rows` are those of `rows_of`. The first field, other than the seed, is the vertical
-  axis.
+  The first field that is not the seed is the vertical axis. Every combination of values
+  of the other fields, without the seed, has a diagram of its own.
+
+  Args:
+    rows: The rows of `rows_of`, of at least one run.
   """
   fields = [*rows[0]][: [*rows[0]].index(_STEP)]
   field, *others = [name for name in fields if name != SEED] or [SEED]
@@ -143,7 +168,7 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
   seeds: list[Any] = [*dict.fromkeys(row.get(SEED) for row in rows)]
   if field == SEED:
     seeds = [0]
-  # Those that all points have.
+  # Only steps that all runs have are kept.
   count = collections.Counter(int(row[_STEP]) for row in rows)
   steps = sorted(step for step in count if count[step] == max(count.values()))
   columns = [name for name in rows[0] if name.startswith(_WEIGHT)]
@@ -188,9 +213,11 @@ def _or_nan(value: float | None) -> float:
 
 
 def sentences(diagram: Diagram) -> list[str]:
-  """Which predictors win at the last step, as far as tests over seeds say so.
+  """Returns sentences that say which predictor has the largest weight at the last step.
 
-  By Holm over all values and all other predictors.
+  For each value of the field, paired t-tests over seeds compare the largest mean weight
+  with each other one, with Holm's correction over all values and predictors. Values
+  for which a test is not significant are listed as undecided.
   """
   last = diagram.steps[-1]
   if diagram.field == SEED:
@@ -200,11 +227,12 @@ def sentences(diagram: Diagram) -> list[str]:
   told: dict[str, list[str]] = {}
   open_values: list[str] = []
   weights, winners = diagram.weights[..., -1], diagram.winners[:, -1]
-  gaps = [  # from the winner to each other predictor, by value and seed
+  # The weight of the winner minus that of each other predictor, by value and seed.
+  gaps = [
     weights[:, best, row][:, None] - np.delete(weights[:, :, row], best, axis=1)
     for row, best in enumerate(winners)
   ]
-  # The winner is chosen by the mean, so that tests have two sides.
+  # The tests are two-sided, since the winner is chosen by the mean of the same seeds.
   p_values = holm([t_test(gap) for of_value in gaps for gap in of_value.T])
   adjusted = np.reshape(p_values, (len(gaps), -1))
   for row, value in enumerate(diagram.values):
@@ -228,11 +256,12 @@ def sentences(diagram: Diagram) -> list[str]:
 
 
 def table(diagram: Diagram) -> str:
-  """The weights and what they leave at the last step, with 95 % intervals over seeds.
+  """Returns the weights at the last step as text, with 95 % intervals over seeds.
 
-  Predictors that have one weight in some seed are printed as one: the first has the sum
-  of their weights, without an error if that is all. `since` is the first step from
-  which the winner at the end is that of all later steps.
+  Predictors that share one weight in some seed are printed as one: the first has the
+  sum of their weights. The column `unexplained` has the distance from the mixture,
+  divided by the effect of the context. The column `since` has the first step from
+  which on the largest weight is that of the predictor which has it at the end.
   """
   winners = diagram.winners
   cells = []
@@ -260,7 +289,7 @@ def table(diagram: Diagram) -> str:
 def _weights_in_words(
   names: Sequence[str], weights: Float[np.ndarray, 'seed m'], is_shared: np.ndarray
 ) -> list[str]:
-  """A cell for each predictor: its weight over seeds, or whose weight it shares."""
+  """Returns a cell for each predictor: its weight, or whose weight it shares."""
   groups: list[list[int]] = []
   for i in range(len(names)):
     near = [group for group in groups if is_shared[i, group].any()]
@@ -277,14 +306,14 @@ def _weights_in_words(
 
 
 def summary(shown: Sequence[Diagram]) -> str:
-  """The table and the sentences of each diagram."""
+  """Returns the table and the sentences of each diagram as text."""
   return '\n\n'.join(
     f'{table(diagram)}\n\n' + '\n'.join(sentences(diagram)) for diagram in shown
   )
 
 
 def series_table(run: FittedRun) -> str:
-  """The fits of one run by step."""
+  """Returns the fits of one run as a table with a line for each step."""
   cells = [
     [
       str(step),

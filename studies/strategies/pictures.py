@@ -1,4 +1,4 @@
-"""Which strategies models follow, how they change in training, and phase diagrams."""
+"""Pictures of strategies: by number of examples, by training step, and as phases."""
 
 from __future__ import annotations
 
@@ -43,11 +43,17 @@ _UNKNOWN = Estimate(math.nan, math.nan)
 
 
 def plot_strategies(strategies: Strategies, *, ax: Ax = None) -> list[Axes]:
-  """The weights and what they leave unexplained, by the number of examples.
+  """Draws the weights, and what they leave unexplained, by the number of examples.
 
   A weight is left out where its predictors cannot be told apart from others. Bands are
-  95 % intervals. They are drawn in the two axes of `ax`, by default in those of a new
-  figure, which the function returns.
+  95 % intervals.
+
+  Args:
+    strategies: The mixtures that `zoo.probing.strategies` fits to one model.
+    ax: Two axes to draw in. By default the function makes a figure.
+
+  Returns:
+    The axes of the two panels.
   """
   groups = {name: {*name.split(', ')} for name in strategies.weights}
   colours = colours_of(name.split(', ')[0] for name in groups)
@@ -75,19 +81,25 @@ def plot_strategies(strategies: Strategies, *, ax: Ax = None) -> list[Axes]:
   return plot_panels(panels, 2, 2.8, ax=ax)
 
 
-# Hatches, which tell cells apart in a grey print, too.
+# Hatches tell the cells apart in a grey print, too.
 _UNMEASURED, _TIED = '////', 'xxxx'
-_LIGHT = '#cccccc'  # of cells that are not told apart, behind their hatch
+_LIGHT = '#cccccc'  # the colour behind the hatch of tied cells
 _OF_NAMES = '', '..', '\\\\\\', '++', 'oo', '--'
-_LINE_COLUMNS = 3  # panels of lines side by side
+_LINE_COLUMNS = 3  # the number of panels with lines side by side
 
 
 def plot_series(run: FittedRun, *, ax: Ax = None) -> list[Axes]:
-  """The weights and what they leave unexplained, by the step of training.
+  """Draws the weights, and what they leave unexplained, by the step of training.
 
   A weight is left out where its predictors cannot be told apart from others. Bands are
-  95 % intervals. They are drawn in the two axes of `ax`, by default in those of a new
-  figure, which the function returns.
+  95 % intervals.
+
+  Args:
+    run: The fits of one run.
+    ax: Two axes to draw in. By default the function makes a figure.
+
+  Returns:
+    The axes of the two panels.
   """
   steps, last = [*run.fits], [*run.fits.values()][-1]
   groups = {name: {*name.split(', ')} for name in last.weights}
@@ -117,7 +129,7 @@ def plot_series(run: FittedRun, *, ax: Ax = None) -> list[Axes]:
 def _weight_of(
   group: set[str], weights: Mapping[str, float], stderrs: Mapping[str, float]
 ) -> Estimate:
-  """The weight of predictors; NaN where some share theirs with others."""
+  """Returns the summed weight of predictors; NaN if some share theirs with others."""
   total = error = 0.0
   for name, weight in weights.items():
     names = {*name.split(', ')}
@@ -134,7 +146,7 @@ def _curve_of(
   estimates: Sequence[Estimate | None],
   x: Sequence[int] | None = None,
 ) -> Series:
-  """Estimates with 95 % intervals, by default after 0, 1, … examples."""
+  """Returns a curve of estimates with 95 % intervals; by default x is 0, 1, …"""
   known = [_UNKNOWN if estimate is None else estimate for estimate in estimates]
   means = tuple(estimate.mean for estimate in known)
   return Series(
@@ -169,7 +181,7 @@ def plot_lines(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
   """
   panels = [panel for diagram in shown for panel in _panels_of(diagram)]
   drawn = plot_panels(panels, min(len(panels), _LINE_COLUMNS), 2.2, ax=ax)
-  low, high = drawn[-1].get_xlim()  # of the last panel, which has all steps
+  low, high = drawn[-1].get_xlim()  # the last panel has all steps
   for axes in drawn:
     axes.set_xlim(min(low, axes.get_xlim()[0]), max(high, axes.get_xlim()[1]))
     label_log_axes(axes)
@@ -180,7 +192,7 @@ def _panels_of(diagram: Diagram) -> Iterator[Panel]:
   weights, unexplained = diagram.weights, diagram.unexplained
   is_shared: np.ndarray = diagram.is_shared
   names = [f'{diagram.field} = {value}' for value in diagram.values]
-  if diagram.field == SEED:  # its values are the seeds
+  if diagram.field == SEED:  # the values of the field are the seeds
     weights, unexplained = weights.swapaxes(0, 2), unexplained.swapaxes(0, 1)
     is_shared = np.any(is_shared, axis=2, keepdims=True)
     names = ['all seeds']
@@ -195,7 +207,8 @@ def _panels_of(diagram: Diagram) -> Iterator[Panel]:
       lines.append(_line(f'weight of {name}', 'curve', colour, diagram.steps, known))
     title = ', '.join(filter(None, [diagram.title, of_value]))
     yield Panel(title, x_axis, 'weight', tuple(lines), scale)
-  colours = itertools.cycle([*BASELINES.values()][2:])  # others than those of names
+  # These colours differ from those of the predictors.
+  colours = itertools.cycle([*BASELINES.values()][2:])
   left = tuple(
     _line(f'left, {name}', 'dashed curve', colour, diagram.steps, unexplained[:, at])
     for at, (name, colour) in enumerate(zip(names, colours, strict=False))
@@ -211,7 +224,7 @@ def _line(
   steps: Sequence[int],
   values: Float[np.ndarray, 'seed step'],
 ) -> Series:
-  """The mean over seeds at each step, with its interval; NaN where nothing is known."""
+  """Returns the mean over seeds at each step with its interval; NaN without values."""
   ends = []
   for of_step in values.T:
     known = of_step[~np.isnan(of_step)]
@@ -224,13 +237,23 @@ def _line(
 
 @house_style
 def plot_diagrams(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
-  """Diagrams: the colour of the largest weight, paler the more it leaves unexplained.
+  """Draws phase diagrams.
 
-  A cell is as wide as the steps for which it stands, up to the middle between it and
-  the next one, on the logarithmic axis of steps. Cells whose predictors are not told
-  apart, and those without a measurement, have hatches of their own. Lines join equal
-  odds of the first predictor against the second. The diagrams are drawn in `ax`, axes
-  for each of them, by default in those of a new figure, which the function returns.
+  The colour of a cell is that of the predictor with the largest weight. It is paler the
+  more the mixture leaves unexplained. Cells meet in the middle between two steps, on
+  the axis of steps. Cells whose predictors are not told apart, and cells without a
+  measurement, have hatches of their own. Dashed lines join cells with equal log odds of
+  the first predictor against the second.
+
+  Args:
+    shown: The diagrams, which have the same predictors.
+    ax: Axes to draw in, one for each diagram. By default the function makes a figure.
+
+  Returns:
+    The axes of the diagrams.
+
+  Raises:
+    UserError: If `ax` has another number of axes.
   """
   given = given_axes(ax, len(shown))
   if given is None:
@@ -265,7 +288,8 @@ def plot_diagrams(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
       facecolor='white', edgecolor=GREY, hatch=_UNMEASURED
     )
   if any(_has_lines(diagram) for diagram in shown):
-    label = f'log odds of {names[0]}, nats'  # against the other, by all labels so far
+    # The odds are against the second predictor, given all labels so far.
+    label = f'log odds of {names[0]}, nats'
     handles[label] = Line2D([], [], color=BLACK, lw=0.7, ls='--')
   if given is None:
     legend_above(drawing_of(drawn), handles)
@@ -275,7 +299,7 @@ def plot_diagrams(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
 
 
 def _states(diagram: Diagram) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Which cells are not told apart, explain nothing, and are not measured."""
+  """Returns which cells are tied, which explain nothing, and which have no model."""
   unexplained = mean_over_seeds(diagram.unexplained)
   is_unknown = np.isnan(unexplained) | np.isnan(diagram.weights).all(axis=(0, 1))
   is_tied = diagram.is_tied & ~is_unknown
@@ -283,12 +307,12 @@ def _states(diagram: Diagram) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _has_lines(diagram: Diagram) -> bool:
-  """Whether there are odds of at least one nat to draw."""
+  """Returns whether a diagram has two axes, and log odds above one nat."""
   return min(diagram.odds.shape) > 1 and bool(diagram.odds.max() > 1)
 
 
 def _edges(steps: Sequence[int], is_log: bool) -> np.ndarray:
-  """The edges of the cells of steps: the middles between them, on their axis."""
+  """Returns the edges of cells: the middles between steps, on their axis."""
   at = np.log(steps) if is_log else np.asarray(steps, np.float64)
   if len(at) == 1:
     edges = np.array([at[0] - 0.5, at[0] + 0.5])

@@ -1,4 +1,4 @@
-"""How the strategy of a model changes in training: a fit at each step that is kept."""
+"""The strategy of a model during training: a fit to each checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -22,34 +22,54 @@ from zoo.probing.nearest_strategies.mixtures import (
 )
 from zoo.probing.report.probe import baselines_of
 
-_NUM_TRIED = 64  # prompts, on which predictors that are not the same mostly differ
+# On so many prompts most predictors that are not the same predict differently.
+_NUM_TRIED = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """The nearest mixture at a step, as `zoo.probing.strategies` has it."""
+  """The mixture of predictors that is nearest to a model, at one step.
+
+  `zoo.probing.strategies` defines the mixture and the shares.
+
+  Attributes:
+    weights: The weights of the predictors by name. Predictors that cannot be told apart
+      have one weight, and their names are joined by ', '.
+    stderrs: The standard errors of the weights.
+    unexplained: The distance of the model from the mixture, divided by the effect of
+      the context on the model. None for a model that ignores its context.
+    by_prompt: The same for a mixture whose weights depend on the prompt. None if that
+      was not fitted.
+  """
 
   weights: dict[str, float]
   stderrs: dict[str, float]
   unexplained: Estimate | None
-  by_prompt: Estimate | None  # unexplained by weights that depend on the prompt
+  by_prompt: Estimate | None
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedRun:
-  """The fits of a run at its steps, in their order."""
+  """The fits of one run.
+
+  Attributes:
+    fits: The fit at each step, in increasing order.
+    losses: The mean loss of each predictor on the task, over all positions.
+    nats_per_step: The factor from a difference of two mean losses to the difference of
+      the log likelihoods of all labels of one training step, in nats. For numeric
+      labels it follows from the noise of the task, and is NaN without noise.
+  """
 
   fits: dict[int, Fit]
-  losses: dict[str, Estimate]  # of the predictors on the task, over all positions
-  # What a difference of losses is in log likelihoods of all labels that a step trains
-  # on, in nats: for numbers by the task's noise; NaN without any.
+  losses: dict[str, Estimate]
   nats_per_step: float
 
 
 class Fitter:
-  """Fits the models of one run, each of which has a row of numbers.
+  """Fits of mixtures of known predictors to the models of one run.
 
-  Fits are on predictions after as many examples as the run was trained on.
+  Predictions are compared after those numbers of examples at which the run was trained
+  to predict. The prompts and what the predictors predict on them are made once.
   """
 
   def __init__(
@@ -60,16 +80,16 @@ class Fitter:
     by_prompt: bool = True,
     shared: dict[str, Known] | None = None,
   ):
-    """Checks the predictors; computes nothing.
+    """Checks the predictors, and computes nothing yet.
 
     Args:
       config: The config of the run.
-      predictors: Names of baselines of its task; None stands for all but `zero` and
-        slow ones.
-      num_prompts: The number of prompts (≥ 4), half of which are for the fits.
+      predictors: Names of baselines of the task. None stands for all baselines but
+        `zero` and slow ones.
+      num_prompts: The number of prompts (≥ 4). Half of them are for the fits.
       by_prompt: Whether weights that depend on the prompt are fitted, too.
-      shared: What the predictors predict, by task, for several runs; it is filled as
-        needed.
+      shared: A dictionary that keeps the predictions of the predictors by task, so that
+        several runs can share them. The fitter fills it.
 
     Raises:
       UserError: For an unknown name, and for predictors that cannot be mixed.
@@ -81,7 +101,7 @@ class Fitter:
     self._shared = {} if shared is None else shared
 
   def parameters(self, step: int) -> dict[str, Any]:
-    """All that the row of the model of a step depends on."""
+    """Returns all that the row of a step depends on."""
     return {
       'config': to_json(self._config),
       'predictors': [*self._predictors],
@@ -91,7 +111,7 @@ class Fitter:
     }
 
   def row(self, model: Predictor) -> dict[str, Any]:
-    """The fit of a model, and the losses of the predictors."""
+    """Returns the fit of a model and the losses of the predictors, as JSON can hold."""
     known = self._known()
     return {'fit': _fit(model, known, self._by_prompt), 'losses': _losses(known)}
 
@@ -108,7 +128,7 @@ class Fitter:
     return self._shared[key]
 
   def fitted(self, rows: Mapping[int, Mapping[str, Any]]) -> FittedRun:
-    """The fits of the run, from one or more rows by step, as JSON holds them."""
+    """Returns the fits of the run from one or more rows by step, as JSON holds them."""
     *_, last = rows.values()
     return FittedRun(
       {step: _from_json(rows[step]['fit']) for step in sorted(rows)},
@@ -118,9 +138,15 @@ class Fitter:
 
 
 def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
-  """The baselines of a task by name, by default all that are not slow, but `zero`.
+  """Returns baselines of a task by name.
 
-  By default one that has several names has the first.
+  Args:
+    task: The task.
+    names: The names of the baselines. None stands for all baselines but `zero` and slow
+      ones; a baseline with several names is then listed once, by its first name.
+
+  Raises:
+    UserError: For an unknown name.
   """
   known = baselines_of(task)
   known |= {
@@ -147,16 +173,18 @@ def coinciding(
   num_prompts: int = 2048,
   tried: dict[str, list[list[str]]] | None = None,
 ) -> list[list[str]]:
-  """Finds predictors that predict the same on the prompts of a run, but for rounding.
+  """Finds predictors that predict the same on the prompts of a run, up to rounding.
 
   No model is needed. If all predictors predict the same, the nearest mixture has one
   weight, which is 1 for every model.
 
   Args:
     config: The config of the run.
-    predictors: Names of baselines of its task; None stands for those of `Fitter`.
-    num_prompts: The number of prompts, ≥ 4.
-    tried: The results by task, for several runs; the function fills it.
+    predictors: Names of baselines of the task. None stands for all baselines but
+      `zero` and slow ones.
+    num_prompts: The number of prompts (≥ 4).
+    tried: A dictionary that keeps the results by task, so that several runs can share
+      them. The function fills it.
 
   Returns:
     The names of each group of two or more predictors.
@@ -169,7 +197,7 @@ def coinciding(
   tried = {} if tried is None else tried
   key = _prompts_of(config, task)
   if key not in tried:
-    # A few prompts tell most predictors apart, and are cheap to sample.
+    # A few prompts are cheap to sample, and tell most predictors apart.
     few = sample_known(task, chosen, min(num_prompts, _NUM_TRIED), 0, least)
     groups = same_on(few)
     if groups and num_prompts > _NUM_TRIED:
@@ -179,7 +207,7 @@ def coinciding(
 
 
 def _prompts_of(config: Config, task: Task) -> str:
-  """What the prompts of a run depend on."""
+  """Returns a key of all that the prompts of a run depend on."""
   return f'{to_json(config.task)} {least_examples(config, task)}'
 
 
@@ -196,7 +224,7 @@ def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
 
 
 def least_examples(config: Config, task: Task) -> int:
-  """The fewest examples from which a run was trained to predict."""
+  """Returns the fewest examples after which a run was trained to predict."""
   # A shipped model's config may be older than these fields.
   if config.objective.get('positions', 'query') == 'every':
     return 0
@@ -205,7 +233,7 @@ def least_examples(config: Config, task: Task) -> int:
 
 
 def _nats(config: Config, task: Task) -> float:
-  """What a mean loss is in nats of all labels of a step."""
+  """Returns the factor from a mean loss to nats of all labels of a step; may be NaN."""
   is_every = config.objective.get('positions', 'query') == 'every'
   of_prompt = task.context_length + 1 if is_every else 1
   labels = of_prompt * config.train.batch_size
