@@ -144,9 +144,9 @@ HEADLINE = Study(
   ),
   source='Raventós et al., arXiv 2306.15063; Wurgaft et al., arXiv 2506.17859',
   expected={
-    # dMMSE is Bayes on its pool, so a loss exceeds that of dMMSE by the squared distance
-    # to dMMSE. A mixture with the weight s for dMMSE therefore has (1 − s)² of the loss
-    # that ridge has above dMMSE, which is 1.02 at M = 4 and 0.12 at M = 1024.
+    # dMMSE is Bayes on its pool, so a loss exceeds that of dMMSE by the squared
+    # distance to dMMSE. Ridge exceeds it by 1.02 at M = 4 and by 0.12 at M = 1024, and
+    # a mixture with the weight s for dMMSE by (1 − s)² times as much.
     'smallest_pool': at_least(0.75, 'at most 1/16 of what ridge has beyond dMMSE'),
     'largest_pool': at_most(0.5, 'nearer to ridge than to dMMSE'),
     'rank_correlation': at_most(

@@ -34,8 +34,8 @@ def run(
 
   Each cell is one kind of guess with one number of examples. It is a run of
   `experiment` in its own folder below `out/cells`, and a row of `out/rows.jsonl`. Cells
-  that differ only in the guess have the same prompts without guesses. These prompts are
-  asked once, and by each part anew. The same call resumes after an interruption, and a
+  that differ only in the guess have the same prompts without guesses, which each part
+  asks once. The same call resumes after an interruption, and a
   config with further guesses or numbers of examples adds cells.
 
   Args:

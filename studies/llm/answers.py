@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from studies.llm.guesses import LabelScale
 from studies.llm.prompts import Wording
 
-# A number. It does not follow a letter, a digit, a point or a comma, and no percent sign
-# or further digit follows it.
+# A number that does not follow a letter, a digit, a point or a comma, and that is not
+# followed by a percent sign or further digits.
 _NUMBER = r'(?<![\w.,])[-−]?\d+(?:\.\d+|,\d{1,2})?(?![\d%]|[.,]\d|\s*%)'
 # The text between a name and its value, such as "is", a colon or "of the last item".
 _BETWEEN = r'[^\d\n.;−-]'

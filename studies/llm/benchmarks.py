@@ -154,7 +154,7 @@ def read_benchmark(name: str, folder: pathlib.Path | None) -> Benchmark:
 
 
 def _rows(path: pathlib.Path, kind: Any) -> list[Example]:
-  """Reads the examples of a published file, which has one in each line below a header."""
+  """Reads the examples of a published file: one in each line below a header."""
   text = io.StringIO(read_text(path), newline='')
   # In files with tabs a quotation mark has no special meaning.
   tabs: Any = {'delimiter': '\t', 'quoting': csv.QUOTE_NONE}

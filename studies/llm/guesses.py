@@ -1,4 +1,4 @@
-"""Initial guesses: small models that predict the label, fitted to the train split."""
+"""Initial guesses of labels: from small models, or made from the labels."""
 
 from __future__ import annotations
 
@@ -16,55 +16,65 @@ from jaxtyping import Array, Float, Key, PyTree
 from studies.llm.benchmarks import Benchmark, Example
 from studies.llm.config import FITTED, Config
 
-Vectors: TypeAlias = Mapping[str, Float[np.ndarray, ' w']]  # embeddings, by text
-Guesses: TypeAlias = dict[str, list[float | str]]  # of all examples, by split
+Vectors: TypeAlias = Mapping[str, Float[np.ndarray, ' w']]  # the embedding of each text
+Guesses: TypeAlias = dict[str, list[float | str]]  # a guess for each example, by split
 # The guess network and its training, as in appendix C.3 of arXiv 2512.04268.
 HIDDEN, NUM_EPOCHS, BATCH_SIZE, LEARNING_RATE = 16, 10, 8, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelScale:
-  """The numerical form of labels: numbers within bounds, or one-hot classes."""
+  """The numerical form of labels: numbers within bounds, or one-hot classes.
+
+  Attributes:
+    low: The lowest number.
+    high: The highest number.
+    classes: The names of the classes. Empty if labels are numbers.
+  """
 
   low: float
   high: float
   classes: tuple[str, ...] = ()
 
   def encode(self, examples: Sequence[Example]) -> Float[np.ndarray, 'n k']:
-    """Labels as vectors, float32."""
+    """Returns labels as float32 vectors: one number, or one-hot."""
     if self.classes:
       indices = [self.classes.index(str(example.label)) for example in examples]
       return np.eye(len(self.classes), dtype=np.float32)[indices]
     return np.array([[example.label] for example in examples], np.float32)
 
   def decode(self, outputs: Float[np.ndarray, 'n k']) -> list[float | str]:
-    """Vectors as labels: clipped to the bounds and rounded to 0.01, or a class."""
+    """Returns vectors as labels: numbers in the bounds, rounded to 0.01, or classes."""
     if self.classes:
       return [self.classes[i] for i in outputs.argmax(axis=1)]
     clipped = np.clip(outputs[:, 0].astype(np.float64), self.low, self.high)
     return [round(value, 2) for value in clipped.tolist()]
 
   def loss(self, answer: float | str, label: float | str) -> float:
-    """The squared error; with classes, 0 for the right class and 1 for a wrong one."""
+    """Returns the squared error or, with classes, 0 if they agree and 1 if not."""
     if self.classes:
       return float(answer != label)
     return (float(answer) - float(label)) ** 2
 
   def same(self, answer: float | str, guess: float | str) -> bool:
-    """Whether an answer equals a guess to the two decimals that are shown."""
+    """Returns whether an answer equals a guess, to the two decimals of a prompt."""
     if self.classes:
       return answer == guess
     return round(float(answer), 2) == round(float(guess), 2)
 
   def middle(self, labels: Sequence[float | str]) -> float | str:
-    """The mean, or the most frequent class, ties broken alphabetically."""
+    """Returns the mean, or the most frequent class; the first in a tie."""
     if self.classes:
       return max(self.classes, key=list(labels).count)
     return float(np.mean(np.asarray(labels, np.float64)))
 
 
 def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Module:
-  """Concatenated embeddings → Linear(16) → ReLU → Linear (arXiv 2512.04268, C.3)."""
+  """Builds the network concatenated embeddings → Linear(16) → ReLU → Linear.
+
+  References:
+    arXiv 2512.04268, appendix C.3.
+  """
   return nnx.Sequential(
     nnx.Linear(num_features, HIDDEN, rngs=rngs),
     nnx.relu,
@@ -75,13 +85,21 @@ def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Mo
 def make_guesses(
   config: Config, benchmark: Benchmark, scale: LabelScale, vectors: Vectors, seed: int
 ) -> Guesses:
-  """A guess for every example of every split.
+  """Makes a guess for every example of every split.
 
-  `network` and `cosine` use the embeddings of the texts. A `bias` is added to all
-  guesses, which are then clipped to the bounds; `shuffled` permutes them among the
-  examples of a split. The oracle is the label with `noise`: plus a normal number of
-  that standard deviation, or replaced with that probability by another class. `wrong`
-  is the end of the scale farther from the label, or another class.
+  The guesses `network`, `cosine` and `constant` are fitted to the train split. `oracle`
+  is the label plus a normal number with the standard deviation `noise` or, with
+  classes, the label replaced with the probability `noise` by another class. `wrong` is
+  the end of the scale farther from the label, or another class. If `shuffled`, the
+  guesses of each split are permuted. Then `bias` is added, and numbers are clipped to
+  the bounds of the scale.
+
+  Args:
+    config: The section `guess` of the config.
+    benchmark: The examples.
+    scale: The scale of the labels.
+    vectors: The embeddings of the texts, which only `network` and `cosine` need.
+    seed: The seed of the network, of noise and of permutations.
   """
   if config.model in FITTED:
     outputs = _outputs(config, benchmark, scale, vectors, seed)
@@ -104,9 +122,9 @@ def _from_labels(
   examples: Sequence[Example],
   rng: np.random.Generator,
 ) -> Float[np.ndarray, 'n k']:
-  """The oracle with its noise, or guesses that are wrong on purpose.
+  """Returns the oracle with its noise, or guesses that are wrong on purpose.
 
-  The random draws are the same for each size of noise.
+  All sizes of the noise use the same random draws.
   """
   labels = scale.encode(examples).astype(np.float64)
   wrong = config.model == 'wrong'
@@ -114,7 +132,8 @@ def _from_labels(
     if wrong:
       return np.where(labels < (scale.low + scale.high) / 2, scale.high, scale.low)
     return labels + config.noise * rng.standard_normal(labels.shape)
-  shifts = rng.integers(1, len(scale.classes), len(labels))  # to another class
+  # A shift by one or more places leads to another class.
+  shifts = rng.integers(1, len(scale.classes), len(labels))
   moved = (rng.random(len(labels)) < config.noise) | wrong
   return np.eye(len(scale.classes))[
     (labels.argmax(axis=1) + moved * shifts) % len(scale.classes)
@@ -124,7 +143,7 @@ def _from_labels(
 def _outputs(
   config: Config, benchmark: Benchmark, scale: LabelScale, vectors: Vectors, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
-  """Guesses fitted to the train split: numbers, or a number for each class."""
+  """Returns guesses fitted to the train split: a number, or one for each class."""
   splits = benchmark.splits
   targets = scale.encode(splits['train'])
   if config.model == 'constant':
@@ -137,7 +156,7 @@ def _outputs(
   if config.model == 'cosine':
     columns = {}
     for split, pairs in features.items():
-      first, second = pairs.swapaxes(0, 1)  # vectors of norm 1
+      first, second = pairs.swapaxes(0, 1)  # embeddings have norm 1
       cosines = np.einsum('nw,nw->n', first, second, dtype=np.float64)
       columns[split] = np.vander(cosines, 2, increasing=True)
     line = np.linalg.lstsq(columns['train'], targets, rcond=None)[0]
@@ -153,10 +172,10 @@ def _network(
   key: Key[Array, ''],
   of_classes: bool,
 ) -> dict[str, Float[np.ndarray, 'n k']]:
-  """The paper's network, trained on the mean squared error.
+  """Trains the paper's network on the train split, and returns its outputs.
 
-  With classes the outputs are logits, and the loss is the cross-entropy. The last
-  examples of an epoch are left out if they do not fill a batch.
+  The loss is the mean squared error or, with classes, the cross-entropy of logits. If
+  the last examples of an epoch do not fill a batch, they are left out.
   """
   num_rows = len(targets)
   batch_size = min(BATCH_SIZE, num_rows)
@@ -188,5 +207,5 @@ def _network(
     trained = nnx.merge(graph, weights)
     return {split: trained(rows) for split, rows in features.items()}
 
-  outputs = train(key, features, targets)  # with the splits in alphabetical order
+  outputs = train(key, features, targets)  # jit sorts the splits by name
   return {split: np.asarray(outputs[split]) for split in features}

@@ -1,4 +1,4 @@
-"""The weights of the guess in answers."""
+"""The weight that an answer gives to the guess."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from zoo.measure.statistics import least_squares
 
 
 class Weights(NamedTuple):
-  """The weights of the guess, and of the answer without it, in an answer.
+  """The weights of a least-squares fit of answers, all None if not determined.
 
-  All are None if the two cannot be told apart.
+  Attributes:
+    guess_weight: The weight of the guess.
+    guess_weight_stderr: Its standard error.
+    own_weight: The weight of the answer to the same prompt without guesses.
+    own_weight_stderr: Its standard error.
   """
 
   guess_weight: float | None = None
@@ -27,11 +31,19 @@ def weights(
   own: Float[np.ndarray, ' n'],
   answer: Float[np.ndarray, ' n'],
 ) -> Weights:
-  """The least-squares fit `answer = a·guess + b·own + c` over prompts.
+  """Fits `answer = a·guess + b·own + c` over prompts, by least squares.
 
-  Copying means a = 1 and b = 0. The standard errors are those of equal variances. The
-  two weights cannot be told apart if guess or own answer does not vary, if both vary
-  alike, or if there are too few prompts.
+  Copying the guess means a = 1 and b = 0, ignoring it a = 0 and b = 1.
+
+  Args:
+    guess: The guess of each query.
+    own: The answer to each prompt without guesses.
+    answer: The answer to each prompt with guesses.
+
+  Returns:
+    The weights a and b with standard errors that assume equal variances. All are None
+    if the guess or the own answer is constant, if one is a linear function of the
+    other, or if there are too few prompts.
   """
   fit = least_squares(np.stack([guess, own, np.ones(len(answer))], axis=1), answer)
   if fit is None:

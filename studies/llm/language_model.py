@@ -1,4 +1,4 @@
-"""Models of `transformers`: answers, probabilities of texts, embeddings."""
+"""Language models and sentence encoders, run by `transformers`."""
 
 # pyright: reportMissingImports=false
 
@@ -27,14 +27,23 @@ from zoo.core.errors import RunError, UserError, check_count, check_name, in_one
 from zoo.host.files import read_json, user_path
 
 _DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
-_BATCH = 16  # continuations of a prompt that are read at once
-_SENTENCES = 64  # of similar length, that are embedded at once
+_BATCH = 16  # continuations of a prompt in one call of the model
+_SENTENCES = 64  # sentences, of similar length, in one call of the encoder
 _LIMITS = 'sentence_bert_config.json'
-_DATE = '26 Jul 2024'  # in templates that ask for it, as in Llama's; prompts are pure
+# Some chat templates, such as Llama's, ask for the date. It is fixed, so that a config
+# always has the same prompts.
+_DATE = '26 Jul 2024'
 
 
 class LanguageModel:
-  """A model with trained weights, its tokenizer and its chat template."""
+  """A language model with trained weights, its tokenizer and its chat template.
+
+  Attributes:
+    name: The name of the folder, or of the GGUF file without its suffix.
+    num_params: The number of weights.
+    max_length: The most tokens that the model reads. None if its config has no limit.
+    engine: The versions of `transformers` and `torch`, and the type of device.
+  """
 
   def __init__(self, model: Any, tokenizer: Any, name: str):
     config = model.config.get_text_config()
@@ -48,9 +57,14 @@ class LanguageModel:
     self._model, self._tokenizer = model, tokenizer
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str:
-    """A prompt: one user turn in the model's template, and the start of its answer.
+    """Returns a prompt: one user turn in the chat template, then the answer's start.
 
-    Raises UserError if the model has no chat template, or its template fails.
+    Args:
+      user_text: The text of the user turn.
+      answer_prefix: The text with which the model's answer begins.
+
+    Raises:
+      UserError: If the model has no chat template, or its template fails.
     """
     if self._tokenizer.chat_template is None:
       raise UserError(f'{self.name} has no chat template; use a model made for chat')
@@ -61,21 +75,29 @@ class LanguageModel:
         add_generation_prompt=True,
         strftime_now=lambda _: _DATE,
       )
-    except Exception as error:  # a template is a program of somebody else
+    except Exception as error:  # a template is a program that may raise any error
       raise UserError(
         f'the chat template of {self.name} fails: {in_one_line(error)}'
       ) from error
     return f'{prompt}{answer_prefix}'
 
   def num_tokens(self, prompt: str) -> int:
-    """The number of tokens of a whole prompt."""
+    """Returns the number of tokens of a prompt that `chat` returned."""
     return len(self._encode(prompt))
 
   def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Answers by greedy decoding, with all prompts in one batch.
+    """Answers prompts by greedy decoding, in one batch.
 
-    An answer ends at an end token of the model or after `max_new_tokens`. Raises
-    UserError if a prompt is empty.
+    Args:
+      prompts: The prompts, from `chat`.
+      max_new_tokens: The most tokens of an answer (≥ 1), which ends earlier at an end
+        token of the model.
+
+    Returns:
+      The text of each answer, without special tokens.
+
+    Raises:
+      UserError: If there is no prompt, or one is empty, or `max_new_tokens` < 1.
     """
     check_count('max_new_tokens', max_new_tokens)
     if not prompts or not all(prompts):
@@ -98,10 +120,19 @@ class LanguageModel:
   def log_probabilities(
     self, prompts: Sequence[str], continuations: Sequence[str]
   ) -> Float64[np.ndarray, 'b n']:
-    """log p(continuation | prompt), summed over each continuation's tokens.
+    """Computes log p(continuation | prompt), summed over the continuation's tokens.
 
-    The tokens are those that a continuation has where it follows the prompt. Raises
-    RunError if a probability is not finite.
+    The tokens are those that a continuation has after the prompt (see `tokens_after`).
+
+    Args:
+      prompts: The prompts, from `chat`.
+      continuations: The texts that may follow each prompt.
+
+    Returns:
+      The log probabilities `[b, n]`, in nats.
+
+    Raises:
+      RunError: If a number is infinite or NaN.
     """
     logs = [self._log_probabilities(prompt, continuations) for prompt in prompts]
     if not np.isfinite(logs).all():
@@ -115,23 +146,23 @@ class LanguageModel:
   def _log_probabilities(
     self, prompt: str, continuations: Sequence[str]
   ) -> list[float]:
-    """Those after one prompt, which is read once for all of them."""
+    """Computes log probabilities after one prompt, which is read only once."""
     device = self._model.device
     *start, last = self._encode(prompt)
-    # Tokens before the last line are not changed by what follows.
+    # A continuation does not change how the text before the last line is tokenised.
     line = prompt.rpartition('\n')[2]
     paths = [tokens_after(self._encode, line, text) for text in continuations]
     cache = self._model(
       input_ids=torch.tensor([start], device=device), use_cache=True, logits_to_keep=1
     ).past_key_values
-    # The scores of a grid share all but their last tokens: 501 have 51 beginnings.
+    # Many continuations share all tokens but the last: 501 scores have 51 beginnings.
     beginnings = list(dict.fromkeys(tuple([last, *path[:-1]]) for path in paths))
     logs: dict[tuple[int, ...], torch.Tensor] = {}
     for place in range(0, len(beginnings), _BATCH):
       batch = beginnings[place : place + _BATCH]
       repeated = copy.deepcopy(cache)
       repeated.batch_repeat_interleave(len(batch))
-      # The padding is behind the tokens, which do not see it.
+      # The padding comes last, so that causal attention does not see it.
       rows = pad_sequence([torch.tensor(tokens) for tokens in batch], batch_first=True)
       logits = self._model(input_ids=rows.to(device), past_key_values=repeated).logits
       logs |= zip(batch, logits.float().log_softmax(dim=-1).cpu(), strict=True)
@@ -145,10 +176,19 @@ class LanguageModel:
 
 
 def tokens_after(encode: Any, beginning: str, text: str) -> list[int]:
-  """The tokens of a text where it follows a beginning.
+  """Returns the tokens that a text has where it follows a beginning.
 
-  They may be others than those of the text alone, to which some tokenizers add a space.
-  If the beginning ends within a token of both, they are those of the text alone.
+  They may differ from the tokens of the text alone, to which some tokenizers add a
+  space.
+
+  Args:
+    encode: Returns the tokens of a text.
+    beginning: The text before.
+    text: The text that follows.
+
+  Returns:
+    The tokens after those of the beginning. If a token spans the end of the beginning,
+    the tokens of `text` alone.
   """
   before, whole = encode(beginning), encode(beginning + text)
   is_whole = whole[: len(before)] == before
@@ -156,7 +196,7 @@ def tokens_after(encode: Any, beginning: str, text: str) -> list[int]:
 
 
 def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
-  """Loads what `studies.llm.load_model` is given; raises UserError as it says."""
+  """Loads a language model. `studies.llm.load_model` has the arguments and errors."""
   check_name('dtype', dtype, _DTYPES)
   path = user_path(path)
   options: dict[str, Any] = {} if path.is_dir() else {'gguf_file': path.name}
@@ -182,7 +222,7 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
   if not ends:
     raise UserError(f'{path} names no end token; its config must give eos_token_id')
   tokenizer.pad_token = tokenizer.convert_ids_to_tokens(ends[0])
-  # In place of sampling or penalties that come with the weights.
+  # Greedy decoding replaces sampling and penalties that come with the weights.
   model.generation_config = transformers.GenerationConfig(
     do_sample=False, eos_token_id=ends, pad_token_id=ends[0]
   )
@@ -191,12 +231,22 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
 
 @torch.inference_mode()
 def embed(folder: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-  """The embeddings of sentences by an encoder, such as all-MiniLM-L6-v2.
+  """Embeds sentences by an encoder, such as all-MiniLM-L6-v2.
 
-  They are the mean of the last layer over each text's tokens, scaled to norm 1. The
-  folder is one of Hugging Face; `max_seq_length` of its `sentence_bert_config.json`, if
-  it exists, limits the tokens of a text. Raises UserError if the folder cannot be read,
-  and RunError if a number is not finite.
+  An embedding is the mean of the last layer over the tokens of a text, scaled to norm
+  1. Texts with too many tokens are truncated.
+
+  Args:
+    folder: A Hugging Face folder of the encoder. If its `sentence_bert_config.json` has
+      `max_seq_length`, a text has at most so many tokens.
+    texts: The sentences.
+
+  Returns:
+    The embeddings `[n, w]`, float32.
+
+  Raises:
+    UserError: If the folder cannot be read.
+    RunError: If a number is infinite or NaN.
   """
   encoder, what = transformers.AutoModel, 'a sentence encoder'
   model, tokenizer = _read(encoder, folder, what, torch.float32)
@@ -224,9 +274,17 @@ def embed(folder: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w'
 def _read(
   kind: Any, path: pathlib.Path, what: str, dtype: torch.dtype, **options: Any
 ) -> tuple[Any, Any]:
-  """The model, of an `Auto` class of transformers, and the tokenizer of a path.
+  """Reads a model and its tokenizer.
 
-  Raises UserError if they are not there, or not whole.
+  Args:
+    kind: The `Auto` class of `transformers` for the model.
+    path: The folder or the GGUF file.
+    what: What the path should hold, for the error message.
+    dtype: The type of the weights.
+    **options: Further arguments of `from_pretrained`.
+
+  Raises:
+    UserError: If the path cannot be read, or lacks weights of the model.
   """
   folder = path.parent if 'gguf_file' in options else path
   options |= {'local_files_only': True, 'trust_remote_code': False}
@@ -237,25 +295,29 @@ def _read(
     model, info = kind.from_pretrained(
       folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
     )
-  except Exception as error:  # of any of the libraries that read files
+  except Exception as error:  # the libraries that read files raise many kinds
     raise UserError(f'{path} cannot be read as {what}: {in_one_line(error)}') from error
   if missing := info['missing_keys']:
     raise UserError(
       f'{path} lacks {len(missing)} weights of its model, such as {min(missing)}'
     )
-  model.train(False)  # without dropout
+  model.train(False)  # this turns dropout off
   return model, tokenizer
 
 
 def _fit_to_gguf(tokenizer: Any, path: pathlib.Path) -> list[int]:
-  """Sets what transformers does not take from a GGUF file; returns its end tokens.
+  """Sets the pre-tokenizer of a GGUF file that `transformers` does not set.
 
-  Raises UserError for a way of splitting text that transformers does not know: it would
-  split as GPT-2 does.
+  Returns:
+    The end tokens of the file.
+
+  Raises:
+    UserError: If `transformers` does not know how the file splits text. It would split
+      it as GPT-2 does.
   """
   metadata, _ = read_gguf_metadata(str(path))
   kind = metadata.get('tokenizer.ggml.pre', 'default')
-  if kind == 'smollm':  # like GPT-2, but each digit is a token
+  if kind == 'smollm':  # it splits as GPT-2 does, but each digit is a token
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
       [
         pre_tokenizers.Digits(individual_digits=True),

@@ -1,4 +1,4 @@
-"""The prompts of the two arms: their examples and their wording."""
+"""The prompts of the two arms, with and without guesses: examples and wording."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,38 +15,62 @@ WITHOUT, WITH = ARMS = 'without_guess', 'with_guess'
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-  """The wording of a benchmark, for its prompts and for the parser of answers."""
+  """The wording of a benchmark, which prompts and the parser of answers use.
+
+  Attributes:
+    instruction: The sentences that say what to do.
+    inputs: The names of the texts of an example.
+    label: The name of the label.
+    scale: The scale of the labels.
+  """
 
   instruction: str
-  inputs: tuple[str, ...]  # the name of each text
+  inputs: tuple[str, ...]
   label: str
   scale: LabelScale
 
   @property
   def answer_prefix(self) -> str:
-    """The start of an answer, without the space, which may be part of the next token.
+    """The start of an answer, without the space that follows it.
 
-    Many tokenizers have tokens such as ` 3`, which a space alone would exclude.
+    Many tokenizers have tokens such as ` 3`. A prefix that ends with a space would
+    exclude them.
     """
     return f'{self.label}:'
 
   def show(self, label: float | str) -> str:
-    """A label or a guess as text: two decimals, or the name of the class."""
+    """Returns a label or a guess as text: two decimals, or the name of the class."""
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
 class AskedPrompt(NamedTuple):
-  """A query, the user's message by arm, and the facts for the line of the prompt."""
+  """A query with its two prompts.
+
+  Attributes:
+    query: The query.
+    texts: The user's message by arm.
+    record: The fields of the prompt's row: its index, the indices of the query and of
+      the examples, the label, the guess and the baselines.
+  """
 
   query: Example
   texts: dict[str, str]
-  record: dict[str, Any]  # index, indices of query and context, label, guess, baselines
+  record: dict[str, Any]
 
 
 def make_prompts(
   config: Config, benchmark: Benchmark, wording: Wording, guesses: Guesses
 ) -> list[AskedPrompt]:
-  """The prompts of a config: each a function of seed, index, data and guesses."""
+  """Makes the prompts of a config.
+
+  A prompt depends only on the seed, its index, the data and the guesses.
+
+  Args:
+    config: The config of the experiment.
+    benchmark: The examples.
+    wording: The wording of the prompts.
+    guesses: The guesses of all examples by split.
+  """
   scale, split, splits = wording.scale, config.prompts.context_split, benchmark.splits
   constant = scale.middle([example.label for example in splits['train']])
   sizes = len(splits['test']), len(splits[split]), config.prompts.num_examples
@@ -76,10 +100,20 @@ def make_prompts(
 def sample_indices(
   seed: int, index: int, num_queries: int, num_contexts: int, num_examples: int
 ) -> tuple[int, list[int]]:
-  """The places of a prompt's query and examples, a pure function of the arguments.
+  """Draws the query and the examples of a prompt.
 
-  No two prompts of a seed share a query. A shorter context has the first examples of a
-  longer context.
+  The draw is a pure function of the arguments. The prompts of one seed have different
+  queries. A shorter context has the first examples of a longer one.
+
+  Args:
+    seed: The seed of the config.
+    index: The index of the prompt, below `num_queries`.
+    num_queries: The number of examples in the split of the queries.
+    num_contexts: The number of examples in the split of the contexts.
+    num_examples: The number of examples in the prompt.
+
+  Returns:
+    The index of the query, and those of the examples, in their splits.
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
@@ -92,10 +126,14 @@ def prompt_text(
   query: Example,
   guesses: Sequence[float | str] | None = None,
 ) -> str:
-  """The user's message: the task, the examples, the query, and what to answer.
+  """Returns the user's message: the task, the examples, the query, and what to answer.
 
-  `guesses` has the guesses of the examples, then that of the query. None leaves out the
-  guesses and all sentences about them.
+  Args:
+    wording: The wording of the benchmark.
+    context: The examples.
+    query: The query, whose label is left out.
+    guesses: The guesses of the examples, and last that of the query. None leaves out
+      guesses and all sentences about them.
   """
   label = wording.label.lower()
   blocks = [wording.instruction]

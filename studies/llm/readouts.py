@@ -1,4 +1,4 @@
-"""Three ways to read a label from a language model, for many prompts."""
+"""Three readouts: ways to read a label from a language model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ READOUTS = {
   'forced': 'forced prefix',
   'expected': 'expected value',
 }
-FORCED_TOKENS = 16  # enough for a number, or for the name of a class
-GRID_POINTS = 501  # scores from the lowest to the highest, for the expected value
+FORCED_TOKENS = 16  # the most tokens of a number or of the name of a class
+GRID_POINTS = 501  # the number of scores of the scale for the expected value
 
 
 def read_all(
@@ -29,11 +29,24 @@ def read_all(
   wording: Wording,
   config: Config,
 ) -> list[dict[str, Any]]:
-  """Sends a `LanguageModel` the message for each query, and reads its answers.
+  """Sends a language model one message for each query, and reads its answers.
 
-  For each message it returns the prompt and, by readout, the label as `value`, None if
-  no answer was parsed, with its source. The readout `expected` is the expected value
-  over 501 scores of the scale, or the most probable class.
+  The readout `free` parses a free answer. `forced` parses the text after the prefix of
+  an answer. `expected` is the expected value over 501 scores of the scale, weighted by
+  the probabilities of their texts after the prefix; with classes, it is the most
+  probable class.
+
+  Args:
+    model: A `LanguageModel`.
+    texts: The user's message for each query.
+    queries: The queries.
+    wording: The wording of the benchmark.
+    config: The section `readouts` of the config.
+
+  Returns:
+    For each message the prompt and, by readout, a dictionary with the label as `value`.
+    It is None if no answer was parsed. The dictionary has the `answer` as text, or the
+    probability of all labels together as `mass`.
   """
   prompts = [model.chat(text) for text in texts]
   prefixed = [model.chat(text, wording.answer_prefix) for text in texts]
@@ -56,13 +69,14 @@ def read_all(
 
 
 def label_texts(wording: Wording) -> list[str]:
-  """The labels whose probabilities are read, as text after an answer's prefix.
+  """Returns the labels whose probabilities are read, as text after an answer's prefix.
 
   They are written as in a prompt, so that they have the same tokens.
   """
   scale = wording.scale
   grid = np.linspace(scale.low, scale.high, GRID_POINTS).tolist()
-  # If the grid is finer than two decimals, each text counts once.
+  # If the grid is finer than two decimals, several scores have one text, which counts
+  # once.
   labels = (wording.show(label) for label in scale.classes or grid)
   return [f' {label}' for label in dict.fromkeys(labels)]
 
@@ -70,7 +84,7 @@ def label_texts(wording: Wording) -> list[str]:
 def _expected(
   logs: Float64[np.ndarray, ' n'], labels: Sequence[str], wording: Wording
 ) -> dict[str, Any]:
-  """The value, and as `mass` the probability of all labels together."""
+  """Returns the value, and as `mass` the probability of all labels together."""
   classes = wording.scale.classes
   probabilities = np.exp(logs - logs.max())
   probabilities /= probabilities.sum()

@@ -1,4 +1,4 @@
-"""The results as a table for a terminal, and as figure 6."""
+"""The results of an experiment as a table for a terminal, and as figure 6."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,11 +25,12 @@ _HEADER = (
   'with − without',
   'with − guess alone',
 )
-_ACROSS = -0.4, 2.4  # from the left of the first readout to the right of the last
+# Lines of baselines go from the left of the first readout to the right of the last.
+_ACROSS = -0.4, 2.4
 
 
 def table(summary: Mapping[str, Any]) -> str:
-  """The summary as a table for a terminal."""
+  """Returns the summary of a run (see `summarise`) as a table for a terminal."""
   metric, guess = summary['metric'], summary['guess']
   changes = ', '.join(f'{name} {guess[name]}' for name in guess if guess[name])
   rows = []
@@ -72,13 +73,21 @@ def _difference(pair: Mapping[str, Any]) -> str:
 
 
 def _baseline(key: str, metric: str) -> str:
-  """The name of a baseline; for classes, `majority` replaces `mean`."""
+  """Returns the name of a baseline; for classes, `majority` replaces `mean`."""
   name, _ = _BASELINES[key]
   return name.replace('mean', 'majority') if metric == 'error rate' else name
 
 
 def plot(summary: Mapping[str, Any], lines: Sequence[Line]) -> plots.Plot:
-  """Figure 6: losses by arm and readout, differences, answers against guesses."""
+  """Makes figure 6: losses, their differences, and answers against guesses.
+
+  Args:
+    summary: The summary of a run.
+    lines: The rows of its prompts.
+
+  Returns:
+    The plot. Its third panel is left out if labels are classes.
+  """
   names, metric = tuple(READOUTS.values()), summary['metric']
   without, with_guess = (summary['arms'][arm].values() for arm in (WITHOUT, WITH))
   losses = [
@@ -106,7 +115,7 @@ def plot(summary: Mapping[str, Any], lines: Sequence[Line]) -> plots.Plot:
 def _points(
   name: str, colour: str, shift: float, readouts: Iterable[Mapping], mean: str
 ) -> plots.Series:
-  """A point beside the tick of each readout that has an interval."""
+  """Returns a point, beside its tick, for each readout that has an interval."""
   points = [
     (i + shift, numbers[mean], numbers['low'], numbers['high'])
     for i, numbers in enumerate(readouts)

@@ -1,4 +1,4 @@
-"""The results as numbers: losses, paired differences, and copies of guesses."""
+"""The results of an experiment: losses, paired differences, and copied guesses."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from zoo.measure.statistics import estimate, interval
 
 BASELINES = 'guess', 'context_mean', 'constant'
 
-# A row of a prompt in `rows.jsonl`: its record, its answers by arm, and seconds.
+# The row of a prompt in `rows.jsonl`: its record, its answers by arm, and its seconds.
 Line: TypeAlias = dict[str, Any]
-Losses = Float64[np.ndarray, ' n']  # one per prompt, NaN if no answer was parsed
+Losses = Float64[np.ndarray, ' n']  # a loss for each prompt; NaN without an answer
 
 
 def answers(lines: Sequence[Line], arm: str, readout: str) -> list[Any]:
-  """The labels that were read, None where no answer was parsed."""
+  """Returns the labels that a readout gave, with None where none was parsed."""
   return [line['arms'][arm][readout]['value'] for line in lines]
 
 
 def losses(labels: Sequence[Any], lines: Sequence[Line], scale: LabelScale) -> Losses:
-  """The losses of answers or of guesses, by prompt."""
+  """Returns the loss of an answer or a guess for each prompt; NaN for None."""
   return np.array(
     [
       math.nan if label is None else scale.loss(label, line['label'])
@@ -37,14 +37,23 @@ def losses(labels: Sequence[Any], lines: Sequence[Line], scale: LabelScale) -> L
 
 
 def summarise(lines: Sequence[Line], scale: LabelScale) -> dict[str, Any]:
-  """The numbers of the experiment, from the rows of the prompts.
+  """Computes the numbers of an experiment from the rows of its prompts.
 
-  A loss is a squared error, or with classes 0 or 1. `paired` is the loss with the guess
-  minus that without it, on prompts where both answers were parsed; `against_guess` is
-  the loss with the guess minus that of the guess itself. Negative differences are
-  better. Means have standard errors and Student's t intervals: losses are bounded, so
-  their mean over dozens of prompts is nearly normal. None stands for what too few
-  answers do not have. With a guess, it is also counted how many answers copy it.
+  A loss is a squared error or, with classes, 0 if the answer is right and 1 if not.
+  Means have standard errors and Student's t intervals. Losses are bounded, so that
+  their mean over dozens of prompts is nearly normal. A number for which there are too
+  few answers is None.
+
+  Args:
+    lines: The rows of the prompts.
+    scale: The scale of the labels.
+
+  Returns:
+    A dictionary with the losses of each arm and readout (`arms`), which for prompts
+    with guesses has the number of copied guesses, too; the losses of the baselines; the
+    loss with guesses minus that without them, on prompts where both answers were parsed
+    (`paired`); and the loss with guesses minus that of the guess itself
+    (`against_guess`). If a difference is negative, the answer with the guess is better.
   """
   baselines = {
     name: losses([line[name] for line in lines], lines, scale) for name in BASELINES
@@ -77,7 +86,7 @@ def summarise(lines: Sequence[Line], scale: LabelScale) -> dict[str, Any]:
 
 
 def _mean(values: Losses, name: str) -> dict[str, Any]:
-  """The mean of the numbers that are not NaN; None for what too few do not have."""
+  """Returns the mean of the numbers that are not NaN, with None for what is unknown."""
   known = values[~np.isnan(values)]
   mean = stderr = low = high = None
   if known.size:

@@ -16,14 +16,16 @@ from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
 from zoo.tasks import LinearRegression
 
-CONTEXTS = 5, 10, 20, 80  # of the trained models
+CONTEXTS = 5, 10, 20, 80  # the context lengths of the trained models
 ALL_CONTEXTS = 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 226, 320
 ONE_HEAD_CONTEXTS = 5, 10, 20, 80, 320
 SMALL_MEAN = 0.5
-RATIOS = 10.0, 100.0  # of feature variances, for the trained models
+# The largest over the smallest feature variance: first for the trained models, and then
+# for the lines of theory.
+RATIOS = 10.0, 100.0
 ALL_RATIOS = tuple(np.geomspace(1, 100, 17).tolist())
 
-# label: (colour, config, heads)
+# Each label has its colour, its config and its number of heads.
 SHOWN = {
   'LSA, 1 head': (VERMILION, 'multi_head_lsa', 1),
   'LSA, 11 heads': (BLUE, 'multi_head_lsa', 11),
@@ -33,7 +35,7 @@ SHOWN = {
 
 
 def _trained(label: str, **task: Field) -> PaperPoint:
-  """A model trained to convergence; `task` has the fields that are not default."""
+  """Returns a model to be trained to convergence, with some fields of its task set."""
   _, config, heads = SHOWN[label]
   if config == 'yq_lsa' and not task:
     return TO_THE_END
@@ -80,9 +82,12 @@ def _context(runs: Runs) -> tuple[Panel, ...]:
 
 
 def _unequal(ratio: float) -> Float[np.ndarray, 'd d']:
-  """Feature variances in geometric progression, of mean 1.
+  """Returns a diagonal covariance of features with mean variance 1.
 
-  `ratio` is the largest divided by the smallest.
+  The variances are in geometric progression.
+
+  Args:
+    ratio: The largest variance divided by the smallest.
   """
   variances = np.geomspace(1, ratio, NUM_FEATURES)
   return np.diag(variances * NUM_FEATURES / variances.sum())

@@ -1,4 +1,4 @@
-"""Claims, and the verdicts that follow from their numbers."""
+"""Claims of the paper, and the verdicts that follow from their numbers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,30 +17,50 @@ Figures = Mapping[str, Plot]  # by name
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-  """The numbers that bear on a claim, by name, and whether it holds by them."""
+  """The numbers on which the verdict on a claim rests.
+
+  `exact` has the numbers that theory computes and `measured` those that are read from
+  figures, both by name. `holds` says whether the claim holds by these numbers, and is
+  None if a figure is missing. `sharp` is False if a stronger statement is true.
+  """
 
   exact: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   measured: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
-  holds: bool | np.bool_ | None = None  # None: not measured
-  sharp: bool | np.bool_ = True  # False if a stronger statement is true
+  holds: bool | np.bool_ | None = None
+  sharp: bool | np.bool_ = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A claim of the paper, and the function that computes its numbers and decides."""
+  """A claim of the paper.
+
+  Attributes:
+    measure: Returns the numbers of the claim, and whether it holds, from the figures.
+    key: The name of the claim.
+    source: The place of the claim in the paper.
+    statement: What the paper claims.
+    figures: The names of the figures from which the measured numbers are read.
+    note: A remark, such as what is true instead.
+  """
 
   measure: Callable[[Figures], Evidence]
   key: str
   source: str
   statement: str
-  figures: tuple[str, ...] = ()  # that the measured numbers are read from
+  figures: tuple[str, ...] = ()
   note: str = ''
 
 
 def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
-  """The claim with its numbers in float64 and its verdict, as in `claims.json`.
+  """Computes the numbers of a claim in float64, and its verdict.
 
-  Without a figure that it needs it has no measured numbers, and the verdict None.
+  Args:
+    claim: The claim.
+    figures: The figures that were drawn, by name. If a figure of the claim is missing,
+      the claim has no measured numbers, and its verdict is None.
+
+  Returns:
+    The claim with its numbers and its verdict, as in `claims.json`.
   """
   with jax.enable_x64(True):
     evidence = claim.measure(figures)
@@ -61,7 +81,7 @@ def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
 
 
 def verdict(evidence: Evidence) -> str | None:
-  """The verdict in words; None if what it needs was not measured."""
+  """Returns the verdict in words; None if a figure is missing."""
   if evidence.holds is None:
     return None
   if not evidence.holds:

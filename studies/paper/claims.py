@@ -3,5 +3,5 @@
 from studies.paper.experiments import EXPERIMENTS
 from studies.paper.theorems import THEOREMS
 
-# In the order of the report.
+# The claims in the order of the report.
 CLAIMS = (*THEOREMS, *EXPERIMENTS)

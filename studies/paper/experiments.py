@@ -1,7 +1,8 @@
 """The claims on experiments and figures of arXiv 2512.04268.
 
-A claim is a function of the figures that have been measured. It returns exact numbers,
-in float64, numbers that are read from figures, and whether the claim holds by them.
+Each claim has a function of the figures that were drawn. It returns exact numbers in
+float64, numbers that are read from the figures, and whether the claim holds by them.
+The docstring of the function is the place of the claim in the paper.
 """
 
 import numpy as np
@@ -146,7 +147,7 @@ def figure_4_bias(figures: Figures) -> Evidence:
 def _proportional_gap(
   figures: Figures, exact: dict[str, float], panel: str
 ) -> Evidence:
-  """Whether the gap of Fig. 4 is κ times a square, by its exact numbers and a panel."""
+  """Judges whether the gap of Fig. 4 is κ times a square, by theory and by a panel."""
   if '4' not in figures:
     return Evidence(exact)
   gd = gd_risk(task(mean=0.0))
@@ -211,7 +212,7 @@ def figure_5b_paper(figures: Figures) -> Evidence:
 
 
 def _becomes_gd(figures: Figures, label: str) -> Evidence:
-  """Whether yq-LSA, trained as a label of Fig. 5 says, becomes gradient descent."""
+  """Judges whether the yq-LSA with this label in Fig. 5 becomes gradient descent."""
   gd = estimators.gradient_descent(task())
   optimum = theory.optimal_rule(task())
   nothing = one_step(0.0, start=0.0)
@@ -251,7 +252,7 @@ def appendix_c3(figures: Figures) -> Evidence:
   return Evidence(measured={'difference': mean, 'upper_end': high}, holds=holds)
 
 
-# In the order of the paper.
+# The claims in the order of the paper.
 EXPERIMENTS = (
   Claim(
     strict_bound,

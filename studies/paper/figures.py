@@ -1,7 +1,7 @@
 """Figures 1 to 5 of arXiv 2512.04268: their models and plots.
 
-1 to 4 are of LSA and multi-head LSA, trained with a fixed initial guess; 5 compares
-yq-LSA, whose guess is trained, with gradient descent.
+Figures 1 to 4 show LSA and multi-head LSA, trained with a fixed initial guess. Figure 5
+compares yq-LSA, whose guess is trained, with gradient descent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ TRAINED, LOWEST, GD = 'trained', 'lowest known risk', 'one step of gradient desc
 
 
 class PaperFigure(NamedTuple):
-  """The title and caption of a figure, the models that it needs, and its plot."""
+  """A figure and the models that it needs.
+
+  Attributes:
+    title: The title.
+    caption: The caption.
+    points: The models to train.
+    plot: Returns the panels from the trained models.
+  """
 
   title: str
   caption: str
@@ -40,7 +47,7 @@ class PaperFigure(NamedTuple):
 
 
 def gd_level(x: Sequence[int | float], risk: float | None = None) -> Series:
-  """The risk of one step of gradient descent, by default in the paper's setting."""
+  """Returns a level line at a risk, by default that of GD in the paper's setting."""
   risk = setting.gd_risk(setting.task()) if risk is None else risk
   return level(GD, risk, [min(x), max(x)])
 
@@ -48,7 +55,15 @@ def gd_level(x: Sequence[int | float], risk: float | None = None) -> Series:
 def training_curve(
   runs: Runs, at: PaperPoint, name: str, colour: str, field: str = 'exact_risk'
 ) -> Series:
-  """A field logged while a point was trained, with its range over the seeds."""
+  """Returns a curve of a field that was logged in training, with its range over seeds.
+
+  Args:
+    runs: The trained models.
+    at: The model.
+    name: The name of the curve in the legend.
+    colour: The colour.
+    field: The logged field.
+  """
   return series(name, 'curve', colour, *runs.history(at, field))
 
 
@@ -59,14 +74,22 @@ def dots(
   points: Mapping[int, PaperPoint] | Mapping[float, PaperPoint],
   less: ArrayLike = 0.0,
 ) -> Series:
-  """The final exact risk of each point, by x, minus `less`."""
+  """Returns dots at the exact risk of each model after training.
+
+  Args:
+    runs: The trained models.
+    name: The name of the dots in the legend.
+    colour: The colour.
+    points: The models, by their x.
+    less: A number, or one for each model, that is subtracted from the risks.
+  """
   finals = [[row['exact_risk'] for row in runs.rows[at]] for at in points.values()]
   finals = np.transpose(finals) - np.asarray(less)
   return series(name, 'dots', colour, list(points), finals)
 
 
 def training(key: str, curves: Sequence[Series]) -> Panel:
-  """The risk during training, with that of one step of gradient descent."""
+  """Returns a panel of risks during training, with the risk of one step of GD."""
   gd = gd_level([0, curves[0].x[-1]])
   return Panel(key, STEP, RISK, (*curves, gd), y_scale='log')
 
@@ -74,7 +97,7 @@ def training(key: str, curves: Sequence[Series]) -> Panel:
 HEADS = tuple(range(1, 17))
 SQUARED_NORMS = tuple(20.0 * step for step in range(9))  # |w*|²
 SQUARES = tuple(40.0 * step for step in range(5))  # |g|² and β²
-# The values whose curves are shown.
+# The values of |w*|², |g|² or β² whose training curves are shown.
 CURVES = {0.0: BLUE, 40.0: GREEN, 80.0: ORANGE, 160.0: VERMILION}
 HEAD_CURVES = {1: VERMILION, 2: ORANGE, 4: PURPLE, 8: GREEN, 11: BLUE, 16: SKY}
 
@@ -84,7 +107,14 @@ _ONE_HEAD = PaperPoint(Recipe('lsa:paper', evaluations=20, eval_batches=8))
 def _heads(
   heads: int, norm: float = NORM, guess: float = 0.0, bias: float = 0.0
 ) -> PaperPoint:
-  """Multi-head LSA with |w*|², |g|² and β² as given, trained as in the paper."""
+  """Returns multi-head LSA, trained as in the paper.
+
+  Args:
+    heads: The number of heads.
+    norm: |w*|², the squared norm of the prior mean.
+    guess: |g|², the squared norm of the initial guess.
+    bias: β², the square of the initial bias.
+  """
   fields = {
     'model.num_heads': heads,
     'model.initial_guess': math.sqrt(guess / NUM_FEATURES),
@@ -98,7 +128,7 @@ def _figure_1(runs: Runs) -> tuple[Panel, ...]:
   steps, _ = runs.history(_ONE_HEAD)
   ends = [0, steps[-1]]
   curves = [training_curve(runs, _ONE_HEAD, 'exact risk', BLUE)]
-  if runs.objective == 'sampled':  # otherwise the loss is the exact risk
+  if runs.objective == 'sampled':  # with the other objective the loss is the exact risk
     curves.insert(0, training_curve(runs, _ONE_HEAD, 'training loss', ORANGE, 'loss'))
   risk, sampled = setting.head_limit(1), runs.history(_ONE_HEAD, 'eval_risk')
   shown = (
@@ -163,7 +193,7 @@ def _figure_4(runs: Runs) -> tuple[Panel, ...]:
 def _against_square(
   runs: Runs, keys: str, axis: str, symbol: str, field: str
 ) -> tuple[Panel, Panel]:
-  """Curves, and final risks against |g|² or β², for w* = 0."""
+  """Returns a panel of training curves and one of final risks, for w* = 0."""
 
   def at(square: float) -> PaperPoint:
     return _heads(11, norm=0.0, **{field: square})
@@ -189,16 +219,16 @@ def _against_square(
 
 
 CONVERGED = 'lr 5e-3, cosine'
-PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*
+PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # the value of each entry of w*
 ALIGNMENT_PROMPTS = 4096
 
-# The points whose alignment with gradient descent is plotted.
+# The models whose alignment with gradient descent is plotted.
 AS_IN_THE_PAPER = PaperPoint(Recipe('yq_lsa:paper', checkpoints=20))
 TO_THE_END = PaperPoint(Recipe('yq_lsa', checkpoints=20))
 
 
 def _yq(mean: float) -> PaperPoint:
-  """yq-LSA trained as in the paper."""
+  """Returns yq-LSA trained as in the paper, by the value of each entry of w*."""
   if mean == 2:
     return AS_IN_THE_PAPER
   return point(Recipe('yq_lsa:paper'), {'task.prior_mean': mean})
@@ -216,7 +246,7 @@ def _figure_5(runs: Runs) -> tuple[Panel, ...]:
 
 
 def _alignment(runs: Runs) -> list[Panel]:
-  """Appendix C.2: how far the model is from gradient descent on the same prompts."""
+  """Returns the panels of appendix C.2: how far models are from GD on equal prompts."""
   shown = ('paper', VERMILION, AS_IN_THE_PAPER), (CONVERGED, PURPLE, TO_THE_END)
   aligned = [
     (label, colour, *_alignments(runs.rows[at], at.recipe.checkpoints))
@@ -237,7 +267,8 @@ def _alignment(runs: Runs) -> list[Panel]:
   return panels
 
 
-# The axis, its scale, the sampled value, and the name and value of the exact one.
+# Each metric has an axis, its scale, the sampled value, and the name and the value of
+# the exact one.
 _METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
   (
     'prediction difference |f − f_GD|',
@@ -266,7 +297,7 @@ _METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
 def _alignments(
   rows: list[Row], checkpoints: int
 ) -> tuple[list[int], list[list[Alignment]]]:
-  """The saved steps, and the alignment of each seed with GD at these steps."""
+  """Returns the saved steps, and the alignment of each seed with GD at these steps."""
   task = setting.task()
   gd = estimators.gradient_descent(task)
   every = -(-rows[0]['step'] // checkpoints)
@@ -281,7 +312,7 @@ def _alignments(
   return steps, seeds
 
 
-# By name.
+# The figures of the paper by name.
 OF_THE_PAPER: dict[str, PaperFigure] = {
   '1': PaperFigure(
     'Figure 1. LSA does not reach gradient descent',

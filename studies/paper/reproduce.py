@@ -1,4 +1,4 @@
-"""Reproduces the whole paper: trains, plots, judges and reports."""
+"""The reproduction of the paper: it trains, draws, judges and reports."""
 
 import os
 import time
@@ -25,7 +25,7 @@ from zoo.host.parts import Part
 from zoo.reports.plots import Plot, from_csv, write_plot
 
 OBJECTIVES = 'sampled', 'exact'
-# By name: those of the paper, and two more.
+# The figures of the paper and two more, by name.
 FIGURES: dict[str, figures.PaperFigure] = {**figures.OF_THE_PAPER, **beyond.BEYOND}
 
 _TITLE = 'The Initialization Determines Whether In-Context Learning Is Gradient Descent'
@@ -46,21 +46,35 @@ def reproduce(
   llm_run: str | os.PathLike[str] | None = None,
   part: Part | None = None,
 ) -> list[reports.JudgedClaim] | None:
-  """Makes the figures and judges the claims; returns what it writes to `claims.json`.
+  """Trains the models of the paper, draws its figures and judges its claims.
 
-  The runs, `figure_NAME.csv`, `.svg` and `.png` for each figure, `claims.json` and
-  `report.html` are written to the folder `out`. Models that are already trained there
-  are not trained again, so the same call resumes after an interruption; it returns None
-  after SIGTERM, and raises KeyboardInterrupt after Ctrl-C. `get_config` returns the
-  config of a model by its name and variant. Figure 6 is read from the folder `llm_run`,
-  which `launch.llm` wrote. `out` may be in a bucket, such as gs://bucket/paper.
+  The folder gets the trained models, `figure_NAME.csv`, `.svg` and `.png` for each
+  figure, `claims.json` and `report.html`. Models that are already trained there are not
+  trained again, so the same call resumes after an interruption.
 
-  With a `part`, such as `Part(2, 4)`, it only trains that part of the runs, and returns
-  no claims; processes that share only `out` may have different parts.
+  Args:
+    out: The folder, which may be in a bucket, such as gs://bucket/paper.
+    get_config: Returns the config of a model by its name and variant.
+    figures: The names of the figures to draw, of `FIGURES`.
+    num_seeds: The number of seeds (≥ 1) with which each model is trained.
+    objective: `sampled` trains on sampled prompts, as the paper does, and `exact` on
+      the risk that theory computes.
+    llm_run: The folder of a run of `launch.llm`, from which figure 6 is read. None
+      leaves figure 6 out.
+    part: Trains only a part of the runs, and draws and judges nothing. `Part(2, 4)` is
+      every fourth run, from the second on. Processes that share only `out` may train
+      different parts at the same time.
 
-  Raises UserError, and writes nothing, for an unknown figure or objective, no seed, an
-  `out` that is not a folder, or an `llm_run` without a result; RunError if `out` cannot
-  be written; and otherwise the errors of `zoo.training.sweep`.
+  Returns:
+    The claims with their verdicts, as in `claims.json`. An empty list for a part. None
+    after SIGTERM.
+
+  Raises:
+    UserError: For an unknown figure or objective, no figure, no seed, an `llm_run`
+      without a result, and an `out` that cannot be the folder. Nothing is written then.
+      Also for a config that cannot be trained, and if another process uses the folder.
+    RunError: If `out` cannot be written, or if training fails.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
   """
   wanted = {name: FIGURES[check_name('figure', name, FIGURES)] for name in figures}
   if not wanted:
@@ -101,7 +115,7 @@ def reproduce(
 
 
 def read_figure_6(folder: str | os.PathLike[str]) -> Plot:
-  """The figure of a run of `launch.llm`; raises UserError if there is none."""
+  """Reads the figure of a run of `launch.llm`; raises UserError if there is none."""
   path = user_path(folder) / 'figure_6.csv'
   try:
     return from_csv('6', read_text(path))
@@ -136,7 +150,7 @@ def _page(
 
 
 def verdicts_of(claims: Sequence[reports.JudgedClaim]) -> str:
-  """How many claims have each verdict."""
+  """Returns a sentence that says how many claims have each verdict."""
   verdicts = [claim['verdict'] for claim in claims]
   counts = (
     f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'

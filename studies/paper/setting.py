@@ -1,7 +1,7 @@
 """The setting of arXiv 2512.04268 (Table 1), and the quantities of the claims.
 
-Models are made in JAX's default precision, which is float64 if x64 is enabled, as it is
-while a claim is judged.
+Models are made in JAX's default precision. While a claim is judged x64 is enabled, and
+that precision is float64.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ from zoo.theory.constructions import yq_lsa_from_ltb as yq_lsa_from_ltb
 
 NUM_FEATURES = 10
 CONTEXT_LENGTH = 10
-PRIOR_MEAN = 2.0  # of each weight
+PRIOR_MEAN = 2.0  # the prior mean of each weight
 NORM = NUM_FEATURES * PRIOR_MEAN**2  # |w*|²
 
 
 def close(number: float | jax.Array, other: float | jax.Array) -> bool:
-  """Whether two exact numbers are the same up to rounding in float64."""
+  """Returns whether two exact numbers agree up to rounding in float64."""
   return math.isclose(float(number), float(other), rel_tol=1e-9, abs_tol=1e-9)
 
 
 def within(share: float, number: float, other: float) -> bool:
-  """Whether `number` differs from `other` by at most that share of `other`."""
+  """Returns whether |number / other − 1| ≤ share."""
   return abs(number / other - 1) <= share
 
 
@@ -44,68 +44,81 @@ def task(
   mean: float = PRIOR_MEAN,
   noise_std: float = 0.0,
 ) -> LinearRegression:
-  """Linear regression with d = 10 features and C examples.
+  """Returns linear regression with d = 10 features.
 
-  `mean` is the prior mean of each weight.
+  Args:
+    c: The number C of examples.
+    mean: The prior mean of each weight.
+    noise_std: The standard deviation of the label noise.
   """
   return LinearRegression(NUM_FEATURES, c, prior_mean=mean, noise_std=noise_std)
 
 
 def gd_risk(subject: LinearRegression) -> float:
-  """The exact risk of one step of gradient descent with the best step on a task."""
+  """Returns the exact risk of one step of GD with the best step size on a task."""
   return float(theory.exact_risk(estimators.gradient_descent(subject), subject))
 
 
 def best_risk(
   subject: LinearRegression, guess: float | None = 0.0, bias: float = 0.0
 ) -> float:
-  """The least risk of multi-head LSA with a fixed guess and enough heads.
+  """Returns the least risk of multi-head LSA with a fixed guess and enough heads.
 
-  `guess` None leaves it free, which gives the infimum of yq-LSA and of LTB.
+  Args:
+    subject: The task.
+    guess: Each entry of the guess g. None leaves the guess free, which gives the
+      infimum of yq-LSA and of LTB.
+    bias: The bias β of the guess.
   """
   return float(theory.exact_risk(theory.optimal_rule(subject, guess, bias), subject))
 
 
 def head_limit(heads: int, c: int = CONTEXT_LENGTH, norm: float = NORM) -> float:
-  """The infimum for a number of heads and `y_q = 0`; `norm` is |w*|²."""
+  """Returns the infimum of the risk of multi-head LSA with the guess 0.
+
+  Args:
+    heads: The number of heads.
+    c: The number C of examples.
+    norm: |w*|², the squared norm of the prior mean.
+  """
   return theory.isotropic_head_limit(NUM_FEATURES, c, heads, math.sqrt(norm))
 
 
 def one_step(step_size: float, start: float = PRIOR_MEAN) -> LearningRule:
-  """One step of gradient descent from the weights (start, …, start)."""
+  """Returns one step of gradient descent from the weights (start, …, start)."""
   return LearningRule.gradient_descent(np.full(NUM_FEATURES, start), step_size)
 
 
 def gd_transformer(step_size: float) -> YqLSA:
-  """The GD transformer of eq. 7, corrected, that starts from the prior mean."""
+  """Returns the corrected GD transformer of eq. 7, which starts at the prior mean."""
   return constructions.gd_transformer(task().prior_mean, step_size)
 
 
 def best_heads(subject: LinearRegression) -> MultiHeadLSA:
-  """Multi-head LSA with `y_q = 0` and weights that attain its least risk."""
+  """Returns multi-head LSA with `y_q = 0` whose weights attain its least risk."""
   return constructions.multi_head_lsa(theory.optimal_rule(subject, 0.0))
 
 
 def zero_weights() -> MultiHeadLSA:
-  """Multi-head LSA with d + 1 heads and `y_q = 0` in which all weights are 0."""
+  """Returns multi-head LSA with d + 1 heads and `y_q = 0`, with all weights 0."""
   heads = NUM_FEATURES + 1
   return MultiHeadLSA(NUM_FEATURES, heads, init_scale=0.0, rngs=nnx.Rngs(0))
 
 
 def random_yq_lsa() -> YqLSA:
-  """yq-LSA in which no weight is 0."""
+  """Returns a yq-LSA in which no weight is 0."""
   model = YqLSA(NUM_FEATURES, init_scale=0.5, rngs=nnx.Rngs(0))
   model.w[...] = jax.random.normal(jax.random.key(1), model.w.shape)
   return model
 
 
 def random_ltb() -> LTB:
-  """LTB in which no weight is 0."""
+  """Returns an LTB in which no weight is 0."""
   return LTB(NUM_FEATURES, init_scale=0.5, rngs=nnx.Rngs(0))
 
 
 def ltb_without_labels(model: YqLSA) -> LTB:
-  """The LTB of the paper's proof of Lemma 3, which has `Xw` in place of the labels."""
+  """Returns the LTB of the proof of Lemma 3, which has `Xw` in place of the labels."""
   block = constructions.ltb_from_yq_lsa(model)
   guess_for_label = jnp.eye(NUM_FEATURES + 1, dtype=block.w_k.dtype)
   guess_for_label = guess_for_label.at[-1].set(jnp.append(model.w[...], 0))
@@ -115,9 +128,10 @@ def ltb_without_labels(model: YqLSA) -> LTB:
 
 
 def distance(model: LinearAttention, other: LinearAttention) -> float:
-  """The distance of two models' learning rules: 0 if they agree on all prompts.
+  """Returns the distance of the learning rules of two models, relative to the first.
 
-  It is `LearningRule.distance`, divided by the Euclidean norm of the first rule.
+  It is `LearningRule.distance` divided by the Euclidean norm of the first rule. It is 0
+  if the models agree on all prompts.
   """
 
   @nnx.jit  # otherwise each operation would be compiled by itself
@@ -129,7 +143,7 @@ def distance(model: LinearAttention, other: LinearAttention) -> float:
 
 
 def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
-  """`|∂R/∂U|`: the norm of the exact risk's gradient in the update U."""
+  """Returns |∂R/∂U|, the norm of the gradient of the exact risk in the update U."""
 
   def risk(update: jax.Array) -> jax.Array:
     return jnp.asarray(
@@ -141,7 +155,7 @@ def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
 
 
 def weight_gradient(model: LinearAttention, subject: LinearRegression) -> float:
-  """The norm of the exact risk's gradient in all trained weights of a model."""
+  """Returns the norm of the gradient of the exact risk in all weights of a model."""
 
   @nnx.jit  # otherwise each operation would be compiled by itself
   def norm(model: LinearAttention) -> jax.Array:
@@ -155,7 +169,7 @@ def weight_gradient(model: LinearAttention, subject: LinearRegression) -> float:
 def update_curvature(
   rule: LearningRule, direction: LearningRule, subject: LinearRegression
 ) -> float:
-  """The second derivative of the exact risk at a rule, in the direction of another.
+  """Returns the second derivative of the exact risk at a rule, along another rule.
 
   The risk is quadratic, so a second difference is exact.
   """
@@ -169,9 +183,10 @@ def update_curvature(
 def risks_to_flipped(
   model: LinearAttention, subject: LinearRegression
 ) -> tuple[float, float, float]:
-  """Exact risks of a model, half way, and with the signs of W_P and W_Q flipped.
+  """Returns three exact risks on the line between two settings of the weights.
 
-  Half way, on the straight line through the weights, both matrices are 0.
+  They are the risks of the model, of the middle, in which W_P and W_Q are 0, and of the
+  model with the signs of W_P and W_Q flipped.
   """
   risks = []
   for factor in 1.0, 0.0, -1.0:
@@ -185,9 +200,15 @@ def risks_to_flipped(
 def free_difference(
   figures: Mapping[str, Plot], name: str
 ) -> tuple[float | None, float | None]:
-  """The mean paired difference of free answers in Fig. 6, and its interval's upper end.
+  """Reads the mean paired difference of free answers from Fig. 6.
 
-  Both are None if no prompt has both answers.
+  Args:
+    figures: The figures by name.
+    name: The name of the series of differences.
+
+  Returns:
+    The mean, and the upper end of its interval. Both are None if no prompt has both
+    answers.
   """
   try:
     differences = figures['6'].series('b', name)

@@ -1,7 +1,8 @@
 """The claims on theorems, lemmas and equations of arXiv 2512.04268.
 
-A claim is a function of the figures that have been measured. It returns exact numbers,
-in float64, numbers that are read from figures, and whether the claim holds by them.
+Each claim has a function of the figures that were drawn, which here are not used. It
+returns exact numbers in float64, and whether the claim holds by them. The docstring of
+the function is the place of the claim in the paper.
 """
 
 from studies.paper.claim import Claim, Evidence, Figures
@@ -245,7 +246,7 @@ def ltb_optimum(figures: Figures) -> Evidence:
   return Evidence(exact, holds=holds)
 
 
-# In the order of the paper.
+# The claims in the order of the paper.
 THEOREMS = (
   Claim(
     theorem_1,

@@ -1,4 +1,4 @@
-"""Trains the models of the figures, with as few compiled programs as possible."""
+"""The training of the models of the figures, with few compiled programs."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -7,38 +7,56 @@ from studies.runner import Trainer, histories
 from zoo.host.parts import Part
 from zoo.training.sweeps import Row
 
-Field = int | float | tuple  # the value of a config's field in a point
+Field = int | float | tuple  # the value of a field of a config
 
 
 class Recipe(NamedTuple):
-  """How models are trained that differ only in the fields of their points."""
+  """How models are trained that differ only in the fields of their points.
 
-  config: str  # as for `Trainer`; one without a variant trains to convergence
-  evaluations: int = 1  # how often the risk is sampled during training
+  Attributes:
+    config: The config, such as `lsa:paper`. One without a variant trains to
+      convergence.
+    evaluations: How often the risk is sampled during training.
+    eval_batches: The number of batches of each evaluation.
+    checkpoints: The number of checkpoints, evenly spread up to the end of training.
+  """
+
+  config: str
+  evaluations: int = 1
   eval_batches: int = 4
-  checkpoints: int = 1  # number of checkpoints, spread evenly to the end of training
+  checkpoints: int = 1
 
   @property
   def folder(self) -> str:
-    """A separate folder name for each recipe."""
+    """The name of the folder, which differs for each recipe."""
     name, _, variant = self.config.partition(':')
     return '-'.join([name, variant or 'default', *map(str, self[1:])])
 
 
 class PaperPoint(NamedTuple):
-  """A model that is trained once for every seed."""
+  """A model that is trained once for every seed.
+
+  Attributes:
+    recipe: How it is trained.
+    fields: The fields of its config and their values, sorted by name.
+  """
 
   recipe: Recipe
-  fields: tuple[tuple[str, Field], ...] = ()  # sorted by name
+  fields: tuple[tuple[str, Field], ...] = ()
 
 
 def point(recipe: Recipe, fields: Mapping[str, Field]) -> PaperPoint:
-  """A point with fields of the config, such as `task.prior_mean`."""
+  """Returns a point with fields of the config, such as `task.prior_mean`."""
   return PaperPoint(recipe, tuple(sorted(fields.items())))
 
 
 class Runs(NamedTuple):
-  """Finished runs by point, one for each seed, and what they were trained on."""
+  """The finished runs.
+
+  Attributes:
+    rows: The rows of the runs by point, one row for each seed.
+    objective: What the runs were trained on, `sampled` prompts or the `exact` risk.
+  """
 
   rows: dict[PaperPoint, list[Row]]
   objective: str = 'sampled'
@@ -46,7 +64,7 @@ class Runs(NamedTuple):
   def history(
     self, point: PaperPoint, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
-    """The logged steps that have a field, and its values there for each seed."""
+    """Returns the logged steps of a point that have a field, and its values by seed."""
     return histories(self.rows[point], field)
 
 
@@ -57,10 +75,14 @@ def train_all(
   train: Trainer,
   part: Part | None = None,
 ) -> Runs:
-  """Trains every point once for each seed, unless it is finished in the folder.
+  """Trains every point once for each seed, unless the folder has the finished run.
 
-  With a part, it trains only that part of the runs, and returns no runs. Raises the
-  errors of `Trainer`.
+  Args:
+    points: The models to train. Repeated points are trained once.
+    num_seeds: The number of seeds, from 0 on.
+    objective: What to train on, `sampled` prompts or the `exact` risk.
+    train: Trains the runs; its errors are passed on.
+    part: Trains only a part of the runs. The result then has no rows.
   """
   recipes: dict[Recipe, list[PaperPoint]] = {}
   for member in dict.fromkeys(points):
@@ -75,7 +97,7 @@ def train_all(
     fields = _fields_of(recipe, objective, train)
     if recipe.checkpoints == 1:
       trained = train(recipe.folder, recipe.config, fields, changes, part)
-    else:  # one by one, which saves checkpoints on the way
+    else:  # only a run that is trained by itself saves checkpoints during training
       trained = []
       for change in changes if part is None else part.of(changes):
         name = ','.join(f'{field}={value}' for field, value in change.items())
@@ -87,7 +109,7 @@ def train_all(
 
 
 def _fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
-  """The fields of the config that all runs of a recipe share."""
+  """Returns the fields of the config that all runs of a recipe share."""
   num_steps = train.config(recipe.config).train.num_steps
   # With the exact objective, only recipes that plot sampled risks sample them.
   sampled = objective == 'sampled' or recipe.evaluations > 1
@@ -97,6 +119,7 @@ def _fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, obje
     'eval.num_batches': recipe.eval_batches if sampled else 0,
     'checkpoint.keep': recipe.checkpoints,
   }
-  if recipe.checkpoints > 1 or objective == 'exact':  # exact steps take no time
+  # With the exact objective a step takes almost no time.
+  if recipe.checkpoints > 1 or objective == 'exact':
     fields['checkpoint.every'] = -(-num_steps // recipe.checkpoints)
   return fields

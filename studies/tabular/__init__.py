@@ -1,1 +1,1 @@
-"""A model in context beside methods of scikit-learn, on one table."""
+"""A comparison of an in-context model with methods of scikit-learn, on one table."""

@@ -1,8 +1,8 @@
-"""The methods of scikit-learn that a model is compared with.
+"""The methods of scikit-learn with which a model is compared.
 
-Each has the defaults of scikit-learn, but for what is named here. In all of them a
-missing feature is the mean of its column in the context. Where distances or penalties
-compare columns, these are standardised by the context. `ABOUT` says it.
+Each method has the defaults of scikit-learn except for what `ABOUT` names. A missing
+feature is replaced by the mean of its column in the context. For methods with distances
+or penalties, columns are standardised by their mean and deviation in the context.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ ABOUT = {
   'gradient boosting': '100 trees of depth 3, GradientBoostingRegressor or …Classifier',
   'nearest neighbours': '5, or all rows of a smaller context; standardised',
 }
-# A Gaussian process takes time with the cube of the rows: minutes for more of them.
+# The time of a Gaussian process grows as the cube of the rows. With more rows than
+# these it would take minutes.
 MOST_OF_PROCESS = 2000
 
 
@@ -48,10 +49,13 @@ def methods(kind: str, num_rows: int, d: int, seed: int) -> dict[str, Any]:
 
   Args:
     kind: 'classification' or 'regression'.
-    num_rows: The rows of the context. With more than 2,000 there is no Gaussian
-      process.
+    num_rows: The number of rows of the context. With more than 2,000 rows there is no
+      Gaussian process.
     d: The number of features.
     seed: The `random_state` of methods that have one.
+
+  Returns:
+    Pipelines of scikit-learn, which fill in missing features first.
   """
   neighbours = min(5, num_rows)
   if kind != REGRESSION:

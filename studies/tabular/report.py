@@ -1,4 +1,4 @@
-"""The picture and the page of a comparison on a table."""
+"""The picture and the page of a comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ _HEADERS = {
 
 
 def calibration_picture(trial: Trial, found: PitHistogram | Reliability) -> Figure:
-  """Draws how often what the model says is likely happens."""
+  """Draws the calibration of the model.
+
+  Args:
+    trial: The model and the table.
+    found: The calibration, from `Comparison.calibration`.
+  """
   title = f'{trial.name} on {trial.table.name}'
   if isinstance(found, Reliability):
     title += f': expected calibration error {plus_minus(found.ece)}'
@@ -35,14 +40,21 @@ def calibration_picture(trial: Trial, found: PitHistogram | Reliability) -> Figu
 
 
 def title_of(trial: Trial) -> str:
-  """The title of the page."""
+  """Returns the title of the page."""
   return f'{trial.name} beside methods of scikit-learn on {trial.table.name}'
 
 
 def page(
   trial: Trial, comparison: Comparison, figure: Figure | None, formats: list[str]
 ) -> str:
-  """Renders the scores, the calibration, the table and the methods as one page."""
+  """Renders the scores, the calibration, the table and the methods as one HTML page.
+
+  Args:
+    trial: The model and the table.
+    comparison: The scores and the calibration.
+    figure: The picture of the calibration. None leaves it out.
+    formats: The file formats in which the picture was written, for links.
+  """
   sections = [
     reports.Section(
       'Scores',
@@ -68,7 +80,7 @@ def page(
 
 
 def in_words(found: PitHistogram | Reliability) -> str:
-  """What calibration was found, and how to read the picture."""
+  """Returns sentences on the calibration and on how to read its picture."""
   if isinstance(found, Reliability):
     return (
       'How often the most probable class is the label, by its probability. Points '
@@ -99,7 +111,7 @@ def _table_of(comparison: Comparison) -> reports.Table:
 
 
 def _lead(comparison: Comparison) -> str:
-  """The place of the model among the methods, by R² or log loss."""
+  """Returns a sentence with the place of the model among the methods."""
   model, *others = comparison.rows
   is_of_numbers = hasattr(model, 'r2')
   field = 'r2' if is_of_numbers else 'log_loss'

@@ -44,8 +44,9 @@ from zoo.measure.statistics import (
   resampled_means,
 )
 
-MODEL = 'model'  # the name of its cells
-_PROCESS_STEP = 'gaussianprocessregressor'  # its name in a pipeline
+MODEL = 'model'  # the name of the model in cells
+# The name of the Gaussian process in a pipeline.
+_PROCESS_STEP = 'gaussianprocessregressor'
 _NUM_BINS = 10
 _NUM_RESAMPLED = 500
 
@@ -54,11 +55,12 @@ class NumberScores(NamedTuple):
   """How well a method predicts numbers.
 
   Attributes:
-    method: Its name.
-    r2: The coefficient of determination, 1 for perfect predictions and 0 for the mean.
+    method: The name of the method.
+    r2: The coefficient of determination: 1 for perfect predictions, 0 for predictions
+      that are all the mean.
     rmse: The root mean squared error, in the units of the target.
-    nll: The mean of −log p of the observed numbers, in nats; None for a method that
-      says no distribution.
+    nll: The mean of −log p of the observed numbers, in nats. None for a method that
+      predicts no distribution.
   """
 
   method: str
@@ -71,10 +73,10 @@ class ClassScores(NamedTuple):
   """How well a method predicts classes.
 
   Attributes:
-    method: Its name.
-    accuracy: The share of rows whose most probable class is theirs.
+    method: The name of the method.
+    accuracy: The share of rows whose class is the one predicted as most probable.
     log_loss: The mean of −log p of the observed classes, in nats.
-    auc: The area under the ROC curve; None for more than two classes.
+    auc: The area under the ROC curve. None for more than two classes.
   """
 
   method: str
@@ -85,13 +87,15 @@ class ClassScores(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Tabular):
-  """A model beside other methods; ± is half of a 95 % t interval over the splits.
+  """A model compared with other methods on one table.
+
+  Printed, it is a table in which ± is half of a 95 % t interval over the splits.
 
   Attributes:
-    rows: A row of scores for each method, the model's first.
-    calibration: How often what the model says is likely happens; None if it has no
-      distribution.
-    note: What the table does not say by itself.
+    rows: A row of scores for each method: `NumberScores` or `ClassScores`. The first
+      row is the model's.
+    calibration: The calibration of the model. None if it predicts no distribution.
+    note: Sentences on the splits and on missing values, for a reader of the table.
   """
 
   rows: Rows[Any]
@@ -109,8 +113,9 @@ class Trial:
   Attributes:
     table: The table.
     model: The path of the model.
-    num_splits: How many splits there are, with `random_state` 0, 1, …
-    share: The rows of the context: their number, or their share of the table.
+    num_splits: The number of splits, whose `random_state` is 0, 1, …
+    share: The rows of the context: their number if it is an integer, or else their
+      share of the table.
   """
 
   table: Table
@@ -127,27 +132,29 @@ class Trial:
 
   @property
   def name(self) -> str:
-    """What the model is called in the table."""
+    """The name of the model in the table of scores."""
     return os.path.basename(os.path.normpath(self.model))
 
 
 def compare(trial: Trial, out: str | os.PathLike[str]) -> Comparison | None:
-  """Compares a model with the methods of scikit-learn.
+  """Compares a model with the methods of scikit-learn over random splits of a table.
 
-  Every split and method has a row in `out`, so the same call goes on after an
-  interruption. Rows of another model, table or number of rows are computed again.
+  Each split and method has a row in `rows.jsonl`, so the same call resumes after an
+  interruption. Rows of another model, another table, another number of rows or another
+  version are computed again.
 
   Args:
     trial: The model, the table and the splits.
     out: The folder of `rows.jsonl`.
 
   Returns:
-    The scores; None after SIGTERM.
+    The scores. None after SIGTERM.
 
   Raises:
-    UserError: If there are too few rows, if the model cannot be given the table, or for
-      a path without a model. Nothing is written then.
-    KeyboardInterrupt: After Ctrl-C; the same call then goes on.
+    UserError: If there are too few rows for the context or for the queries, if the
+      model does not take the table, or if the path has no model. Nothing is written
+      then. Also if predictions are infinite or NaN.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
   """
   _check_rows(trial)
   saved = zoo.load(trial.model)
@@ -162,7 +169,7 @@ def compare(trial: Trial, out: str | os.PathLike[str]) -> Comparison | None:
   def compute(cell: str) -> dict[str, Any]:
     split, name = cells[cell]['split'], cells[cell]['method']
     method = estimator if name == MODEL else _methods(trial, split)[name]
-    with warnings.catch_warnings(action='ignore'):  # such as those of convergence
+    with warnings.catch_warnings(action='ignore'):  # methods warn of convergence
       return _scores(trial, method, split)
 
   with run_in(out) as (folder, interruption):
@@ -181,7 +188,7 @@ def _methods(trial: Trial, split: int) -> dict[str, Any]:
 
 
 def _check_rows(trial: Trial) -> None:
-  """Raises UserError for too few rows in the context, or too few others."""
+  """Raises UserError for too few rows in the context or too few queries."""
   table, c = trial.table, trial.num_rows
   n = len(table.y)
   least = max(2, len(table.classes)) if table.kind == CLASSIFICATION else 2
@@ -199,10 +206,13 @@ def _check_rows(trial: Trial) -> None:
 
 
 def _fitted(trial: Trial, saved: Any) -> Any:
-  """The model as an estimator, fitted to rows of the table, with all of its classes.
+  """Returns the model as an estimator, fitted to rows of the table with all classes.
 
-  So it is known before the work begins whether the model takes the table. What it warns
-  of is said once. Raises UserError.
+  This shows before the work begins whether the model takes the table. Each warning is
+  logged once.
+
+  Raises:
+    UserError: If the model does not take the table.
   """
   table = trial.table
   reads_missing = getattr(saved.model, 'reads_missing', False) is True
@@ -227,7 +237,7 @@ def _fitted(trial: Trial, saved: Any) -> Any:
 def _split(
   trial: Trial, split: int
 ) -> tuple[Int[np.ndarray, ' c'], Int[np.ndarray, ' q']]:
-  """The numbers of the rows of the context, and of the queries."""
+  """Returns the indices of the rows of the context, and those of the queries."""
   table = trial.table
   parts: Any = train_test_split(
     np.arange(len(table.y)),
@@ -239,7 +249,7 @@ def _split(
 
 
 def _parameters(trial: Trial, saved: Any, split: int, name: str) -> dict[str, Any]:
-  """All that a row depends on."""
+  """Returns all that a row depends on, beside the version of the library."""
   return {
     'table': trial.table.digest,
     'rows': trial.num_rows,
@@ -251,7 +261,7 @@ def _parameters(trial: Trial, saved: Any, split: int, name: str) -> dict[str, An
 
 
 def _digest(saved: Any) -> str:
-  """Tells a model from those of other configs or weights."""
+  """Returns a digest of the config and the weights of a model."""
   sha = hashlib.sha256(to_json(saved.config).encode())
   if isinstance(saved.model, nnx.Module):
     for leaf in jax.tree.leaves(nnx.state(saved.model, nnx.Param)):
@@ -260,12 +270,12 @@ def _digest(saved: Any) -> str:
 
 
 def _scores(trial: Trial, method: Any, split: int) -> dict[str, Any]:
-  """The row of a method on a split."""
+  """Returns the row of a method on a split."""
   table = trial.table
   seen, asked = _split(trial, split)
   y = table.y
   if table.kind == REGRESSION:
-    # Scores do not depend on an offset, beside which float32 may not hold the numbers.
+    # Scores do not depend on an offset. Without it float32 holds the numbers better.
     y = y - y[seen].mean()
   method.fit(table.x[seen], y[seen])
   x, y = table.x[asked], y[asked]
@@ -307,7 +317,7 @@ def _class_scores(
   classes: Sequence[Any],
 ) -> dict[str, Any]:
   p = np.zeros((len(x), len(classes)))
-  # A class of few rows may not be in the context.
+  # The context may lack a class that has few rows.
   p[:, np.searchsorted(classes, method.classes_)] = method.predict_proba(x)
   _check_finite(method, p)
   labels = np.searchsorted(classes, y)
@@ -336,14 +346,14 @@ def _check_finite(method: Any, predictions: np.ndarray) -> None:
 
 
 def _bins_of(shares: Float[np.ndarray, ' q']) -> np.ndarray:
-  """The number of the bin of each share, which is from 0 to 1."""
+  """Returns the index of the bin of each share, which is from 0 to 1."""
   return np.clip((shares * _NUM_BINS).astype(int), 0, _NUM_BINS - 1)
 
 
 def _comparison(
   trial: Trial, by_method: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Comparison:
-  """The estimates over the splits."""
+  """Returns the estimates over the splits."""
   kind: Any = NumberScores if trial.table.kind == REGRESSION else ClassScores
   rows = Rows[Any]()
   for name, splits in by_method.items():
@@ -363,10 +373,10 @@ def _comparison(
 
 
 def _pit_histogram(bins: Float[np.ndarray, 's n']) -> PitHistogram:
-  """The shares of the bins, with errors over the splits.
+  """Returns the share of each bin, with standard errors over the splits.
 
-  The p value is that of the mean counts of a split. It is cautious, since the mean over
-  splits varies less than the counts of one.
+  The p value is that of a χ² test of the counts, averaged over the splits. The test is
+  conservative, since the mean over splits varies less than the counts of one split.
   """
   shares = bins / bins.sum(axis=1, keepdims=True)
   edges = np.arange(_NUM_BINS + 1) / _NUM_BINS
@@ -379,9 +389,9 @@ def _pit_histogram(bins: Float[np.ndarray, 's n']) -> PitHistogram:
 
 
 def _reliability(bins: Float[np.ndarray, 's n 3']) -> Reliability:
-  """Confidence and accuracy of the bins, with errors over the splits.
+  """Returns the confidence and accuracy of each bin, with errors over the splits.
 
-  The `null` is for the labels of one split, since splits share rows.
+  `null` is computed for the queries of one split, since splits share rows.
   """
   counts, sums, hits = np.moveaxis(bins, -1, 0)
   edges, found = np.arange(_NUM_BINS + 1) / _NUM_BINS, []
@@ -416,7 +426,7 @@ def _reliability(bins: Float[np.ndarray, 's n 3']) -> Reliability:
 
 
 def _note(trial: Trial) -> str:
-  """What the splits are, and what was done with the table."""
+  """Returns sentences on the splits, missing values and methods that are left out."""
   table = trial.table
   of_classes = ', stratified by class' if table.kind == CLASSIFICATION else ''
   note = (

@@ -1,4 +1,4 @@
-"""Tables: read from a CSV file, or one of those that ship with scikit-learn."""
+"""Tables: from a CSV file, or from those that ship with scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from zoo.host.files import read_text
 
 CLASSIFICATION, REGRESSION = KINDS = 'classification', 'regression'
 SHIPPED = 'diabetes', 'iris', 'wine', 'breast_cancer'
-# What stands in a cell for a missing value, in any case of letters.
+# Cells with these texts are missing values. Upper and lower case are the same.
 _MISSING = {'', '?', 'na', 'n/a', 'nan', 'none', 'null'}
 _TRUTHS = {'true': 1.0, 'false': 0.0}
 _DELIMITERS = ',', ';', '\t'
-# A target of integers with more values than the first is numbers; one with at most the
-# second is classes. Between them it may be both.
+# A target of integers with more than _MOST_UNCLEAR different values is numbers, and one
+# with at most _MOST_CLASSES is classes. Between the two the user must say which it is.
 _MOST_UNCLEAR, _MOST_CLASSES = 20, 2
 
 
@@ -33,9 +33,9 @@ class Table:
   """Rows with features and a label.
 
   Attributes:
-    name: What the table is called.
-    x: The features; NaN is a missing one.
-    y: The labels: numbers for regression; texts or integers for classification.
+    name: The name of the table.
+    x: The features. A missing one is NaN.
+    y: The labels: numbers for regression, texts or integers for classification.
     columns: The names of the features.
     target: The name of the label.
     kind: 'classification' or 'regression'.
@@ -50,24 +50,31 @@ class Table:
 
   @property
   def classes(self) -> list[Any]:
-    """The labels of a classification, sorted."""
+    """The different labels, sorted."""
     return np.unique(self.y).tolist()
 
   @property
   def incomplete(self) -> list[str]:
-    """The features that miss values."""
+    """The names of the features with missing values."""
     return _chosen(self.columns, np.isnan(self.x))
 
   @property
   def digest(self) -> str:
-    """Tells the rows and labels from those of other tables."""
+    """A digest of the features and the labels."""
     sha = hashlib.sha256(repr((self.x.shape, self.kind, self.y.tolist())).encode())
     sha.update(np.ascontiguousarray(self.x).tobytes())
     return sha.hexdigest()
 
 
 def shipped(name: str) -> Table:
-  """Returns a table that ships with scikit-learn; raises UserError for another name."""
+  """Returns a table that ships with scikit-learn.
+
+  Args:
+    name: A name of `SHIPPED`.
+
+  Raises:
+    UserError: For another name.
+  """
   from sklearn import datasets
 
   check_name('dataset', name, SHIPPED)
@@ -84,21 +91,25 @@ def shipped(name: str) -> Table:
 def read_table(path: pathlib.Path, target: str, kind: str | None = None) -> Table:
   """Reads a table from a CSV file with a header.
 
-  - Cells are separated by commas, semicolons or tabs, whichever the header has most of.
-  - A cell that is empty, or NA, N/A, NaN, None, null or ?, is missing.
+  - Cells are separated by commas, semicolons or tabs, whichever is the most frequent in
+    the header.
+  - A cell is missing if it is empty or has NA, N/A, NaN, None, null or ?.
   - Features must be numbers; `true` is 1 and `false` is 0.
-  - A target of texts or of true and false is classes, and one with a number that is no
-    integer is numbers. Integers of one or two values are classes, and integers of more
-    than 20 values are numbers. For others the `kind` must be given.
+  - A target with texts, or with only true and false, has classes. A target with a
+    number that is not an integer has numbers. A target of integers has classes if one
+    or two of them are different, and numbers if more than 20 are. Between these the
+    `kind` must be given.
 
   Args:
     path: The file, in UTF-8.
     target: The name of the column with the labels.
-    kind: 'classification' or 'regression'; None: as the target says.
+    kind: 'classification' or 'regression'. None decides by the target, as above.
 
   Raises:
-    UserError: If the file cannot be read or has no rows, if a column has no name, the
-      target is missing or misses values, or a feature has text or infinite numbers.
+    UserError: If the file cannot be read or has no rows; if a column has no name, or
+      two have the same; if there is no column beside the target; if the target is
+      unknown, has missing or infinite values, or does not fit the kind; if a class has
+      a single row; or if a feature has text or infinite numbers.
   """
   header, rows = _cells(path)
   check_name(f'column of {path}', target, header)
@@ -128,12 +139,17 @@ def read_table(path: pathlib.Path, target: str, kind: str | None = None) -> Tabl
 
 
 def header_of(path: pathlib.Path) -> list[str]:
-  """The names of the columns of a CSV file; raises UserError as `read_table` does."""
+  """Returns the names of the columns of a CSV file.
+
+  Raises:
+    UserError: If the file cannot be read as CSV, or a column has no name or the name of
+      another.
+  """
   return _cells(path)[0]
 
 
 def _cells(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-  """The header and the rows of a CSV file; raises UserError."""
+  """Returns the header and the rows of a CSV file; raises UserError."""
   text = read_text(path).removeprefix('\ufeff')
   first = text.split('\n', 1)[0]
   delimiter = max(_DELIMITERS, key=first.count)
@@ -164,18 +180,18 @@ def _cells(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _chosen(columns: Sequence[str], marks: Bool[np.ndarray, 'n d']) -> list[str]:
-  """The columns in which any row has a mark."""
+  """Returns the columns in which any row has a mark."""
   return [name for i, name in enumerate(columns) if marks[:, i].any()]
 
 
 def _named(columns: Sequence[str]) -> str:
-  """Columns in words."""
+  """Returns the names of columns as words of an error message."""
   kind = 'the column' if len(columns) == 1 else 'the columns'
   return f'{kind} {shown([repr(name) for name in columns])}'
 
 
 def _numbers(cells: Sequence[str]) -> Float[np.ndarray, ' n'] | None:
-  """The numbers of a column, NaN for missing ones; None if a cell has text."""
+  """Returns the numbers of a column, NaN if missing; None if a cell has text."""
   numbers = []
   for cell in cells:
     cell = cell.strip().lower()
@@ -194,7 +210,7 @@ def _numbers(cells: Sequence[str]) -> Float[np.ndarray, ' n'] | None:
 def _labels(
   cells: Sequence[str], target: str, kind: str | None
 ) -> tuple[Shaped[np.ndarray, ' n'], str]:
-  """The labels of a table and its kind; raises UserError."""
+  """Returns the labels of a table and its kind; raises UserError."""
   numbers = _numbers(cells)
   is_truth = all(cell.lower() in _TRUTHS for cell in cells)
   if numbers is None and kind == REGRESSION:
@@ -228,7 +244,7 @@ def _labels(
 def _checked_classes(
   labels: Shaped[np.ndarray, ' n'], target: str
 ) -> Shaped[np.ndarray, ' n']:
-  """The labels; raises UserError for one class, and for a class of one row."""
+  """Returns the labels; raises UserError for one class, and for a class of one row."""
   classes, counts = np.unique(labels, return_counts=True)
   if len(classes) == 1:
     raise UserError(
