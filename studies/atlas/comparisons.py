@@ -60,7 +60,8 @@ def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
     for row in at_budget(rows)
     if row.known == TRAINED and row.guess in ('', 'zero') and _is_finite(row)
   ]
-  logs: dict[tuple[str, int], dict[str, np.ndarray]] = {}  # by prompts and model
+  # The log shares of the seeds, by prompts and by model.
+  logs: dict[tuple[str, int], dict[str, np.ndarray]] = {}
   for row in shown:
     share = scale_of(rows, row.prompts).share
     shares = [max(share(loss), LEAST_SHARE) for loss in row.losses]

@@ -164,13 +164,14 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
       'does not read; give another folder'
     )
   if (out / 'config.json').is_file():
-    open_workdir(out, config, _KIND)  # raises before the slow steps
+    open_workdir(out, config, _KIND)  # a folder of another run is refused early
     prepared.lines = _read_lines(out, config)
     if prepared.is_answered:
       path = out / _SUMMARY
       prepared.summary = read_json(path, dict) if path.is_file() else None
   if prepared.summary is None:
-    weights_path('model.weights', config.model.weights)  # before the slow steps
+    # Missing weights are refused before the slow steps.
+    weights_path('model.weights', config.model.weights)
     vectors = sources.vectors if config.guess.model in EMBEDDING else {}
     prepared.guesses = make_guesses(
       config.guess, benchmark, scale, vectors, config.seed

@@ -12,7 +12,7 @@ from zoo.reports.plots import Plot
 
 HOLDS, NOT_SHARP, FAILS = 'holds', 'holds, not sharp', 'fails'
 
-Figures = Mapping[str, Plot]  # by name
+Figures = Mapping[str, Plot]  # the figures by name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,15 +1,24 @@
 """Minutes to Bayes: what is measured, when a run ends, and the table."""
 
+import importlib
 import time
 
 import pytest
 
-from benchmarks import learning_time
+from tests.launch.conftest import forget_commands
 from zoo.estimators.baselines import Zero
 from zoo.tasks import LinearRegression
 
 
-def test_the_distance_of_bayes_is_0_and_that_of_0_is_by_formula():
+@pytest.fixture
+def learning_time():
+  """The module, without the flags that other commands define in the same process."""
+  forget_commands()
+  yield importlib.import_module('benchmarks.learning_time')
+  forget_commands()
+
+
+def test_the_distance_of_bayes_is_0_and_that_of_0_is_by_formula(learning_time):
   task = LinearRegression(3, 6, prior_mean=0.0, noise_std=0.5)
   distance = learning_time._Distance(3)
   bayes = task.baselines()['bayes']
@@ -19,7 +28,7 @@ def test_the_distance_of_bayes_is_0_and_that_of_0_is_by_formula():
   assert zero == pytest.approx(3 / distance._risk - 1, rel=0.05)
 
 
-def test_the_rates_are_those_of_the_atlas():
+def test_the_rates_are_those_of_the_atlas(learning_time):
   rates = learning_time.rates()
   assert {*learning_time.MODELS} <= rates.keys()
   assert all(0 < rates[name] < 1 for name in learning_time.MODELS)
@@ -27,7 +36,9 @@ def test_the_rates_are_those_of_the_atlas():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_a_run_ends_at_the_share_or_at_the_limit(tmp_path, monkeypatch):
+def test_a_run_ends_at_the_share_or_at_the_limit(
+  learning_time, tmp_path, monkeypatch
+):
   monkeypatch.setattr(learning_time, '_MEASURE_EVERY', 2)
   first, *_ = learning_time.cells_of(['deep_set'], [2], limit=1e-6).values()
   late = learning_time.compute(first, tmp_path / 'late')
@@ -48,7 +59,7 @@ def test_a_run_ends_at_the_share_or_at_the_limit(tmp_path, monkeypatch):
   assert not [*tmp_path.glob('*/run')]
 
 
-def test_the_table_has_the_median_of_the_seeds_and_their_range():
+def test_the_table_has_the_median_of_the_seeds_and_their_range(learning_time):
   minutes = {0: 1.0, 1: 4.0, 2: 2.0}
   rows = {
     f'd=3/lstm/seed={seed}': {'minutes': 30.2, 'minutes_0.1': value}

@@ -64,7 +64,7 @@ def call(monkeypatch, capsys, unchecked):
   verbosity = absl_logging.get_verbosity()
 
   def call(name: str, *arguments: str) -> Answer:
-    _forget_commands()
+    forget_commands()
     command = importlib.import_module(name if '.' in name else f'launch.{name}')
     # The tests have their own cache of programs.
     argv = [f'launch.{name}', '--nocompilation_cache', *arguments]
@@ -81,11 +81,11 @@ def call(monkeypatch, capsys, unchecked):
     return Answer(code, *capsys.readouterr())
 
   yield call
-  _forget_commands()
+  forget_commands()
   absl_logging.set_verbosity(verbosity)
 
 
-def _forget_commands() -> None:
+def forget_commands() -> None:
   """Lets the next command define its flags, as in a process of its own."""
   shared = 'launch.cli', 'launch.config_flag'
   for name, defined in flags.FLAGS.flags_by_module_dict().items():
