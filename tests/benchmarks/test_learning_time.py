@@ -36,9 +36,7 @@ def test_the_rates_are_those_of_the_atlas(learning_time):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_a_run_ends_at_the_share_or_at_the_limit(
-  learning_time, tmp_path, monkeypatch
-):
+def test_a_run_ends_at_the_share_or_at_the_limit(learning_time, tmp_path, monkeypatch):
   monkeypatch.setattr(learning_time, '_MEASURE_EVERY', 2)
   first, *_ = learning_time.cells_of(['deep_set'], [2], limit=1e-6).values()
   late = learning_time.compute(first, tmp_path / 'late')

@@ -151,7 +151,9 @@ def test_what_is_said_of_the_pictures_is_in_their_kept_tables():
   said = prose('headlines')
   free, decayed = kept_curves('transience')
   first, last = free['in context'][0], free['in context'][-1]
-  assert f'knows {first:.2f} of new classes after 250 steps and {last:.2f} after' in said
+  assert (
+    f'knows {first:.2f} of new classes after 250 steps and {last:.2f} after' in said
+  )
   assert f'while {free["in weights"][-1]:.2f} are known from the weights' in said
   assert f'it stays, and {decayed["in weights"][-1]:.2f} are known' in said
   (chains,) = kept_curves('laplace')
