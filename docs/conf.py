@@ -38,6 +38,7 @@ autodoc_mock_imports = [
   if importlib.util.find_spec(name) is None
 ]
 autodoc_typehints_format = 'short'
+autoclass_content = 'both'  # a class may name its arguments in the constructor
 autodoc_member_order = 'bysource'
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
