@@ -34,10 +34,6 @@ def test_the_readme_opens_with_the_two_commands():
   assert "pip install -c constraints.txt -e '.[test]' && pytest" in first_screen
 
 
-def test_the_readme_is_short():
-  assert len((ROOT / 'README.md').read_text().splitlines()) <= 120
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_the_code_of_the_readme_prints_what_it_says(monkeypatch, capsys, unchecked):
