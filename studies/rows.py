@@ -96,7 +96,7 @@ def fill(
   *,
   again: bool = False,
 ) -> dict[str, Row] | None:
-  """Computes the rows that a folder lacks, and draws from all rows that it has.
+  """Computes the rows that a folder lacks, and calls `table.draw` on all of them.
 
   A row is written to `rows.jsonl` as soon as it is computed, so that the same call
   resumes after an interruption. Processes that share only the folder may fill different
@@ -106,10 +106,11 @@ def fill(
     table: The cells, and how to compute and to draw.
     out: The folder of the study. It may be in a bucket: gs://bucket/study.
     part: The part of the cells to compute: every `part.number`-th cell, without
-      drawing. A call without a part draws, after all parts have ended.
+      drawing. When all parts have ended, call it again without a part to draw.
     only: The names of the cells to compute; by default all of them.
-    again: Whether stale rows are computed again. They have other parameters or another
-      version. Otherwise one line of the log names them, and they are left out.
+    again: Whether stale rows are computed again. A row is stale if its parameters or
+      the version of the library changed. Otherwise one line of the log names the stale
+      rows, and they are left out.
 
   Returns:
     The rows by cell, in the order of the cells. Cells that were not computed and those

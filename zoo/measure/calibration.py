@@ -79,7 +79,7 @@ def likelihood(
   num_prompts: int = 2048,
   seed: int = 0,
 ) -> Rows[Likelihood]:
-  """Measures how likely predictors make the observed labels of queries.
+  """Measures the negative log likelihood of observed labels under predictors.
 
   The baseline `bayes` of the task is measured, too, if it has a distribution: no
   predictor has a smaller expected negative log likelihood.
@@ -92,12 +92,13 @@ def likelihood(
     seed: The seed of the prompts and their labels, ≥ 0.
 
   Returns:
-    A row for each predictor, and a last row for `bayes`.
+    A `Likelihood` for each predictor, and a last one for `bayes`: the negative log
+    likelihood, its excess over `bayes`, and the divergence KL from `bayes`, in nats.
 
   Raises:
-    UserError: If a predictor has no distribution or is named `bayes`, if the task does
-      not draw labels, if labels are known (their standard deviation is 0, as it is
-      without noise), or if a log probability is NaN or infinite.
+    UserError: If a predictor has no distribution or is named `bayes`, if the task
+      cannot draw the labels of targets, if labels are known (their standard deviation
+      is 0, as it is without noise), or if a log probability is NaN or infinite.
 
   Example:
     >>> task = zoo.create_task(

@@ -101,9 +101,9 @@ class Delta(_DeltaRule):
     y_t = W_o norm(o_t)
 
   Each token takes a step of gradient descent, of size β_t, on |k_t S − v_t|²/2. q, k
-  and v are linear in the tokens x, and then go through a causal convolution over four
-  tokens and SiLU; q and k are then scaled to length 1. norm is the RMS norm of each
-  head.
+  and v are rows. They are linear in the tokens x, and then go through a causal
+  convolution over four tokens and SiLU; q and k are then scaled to length 1. norm is
+  the RMS norm of each head.
 
   The state is a `State` with S `[b, h, s, s]`, s = width / num_heads, and the last
   three inputs of the convolutions of q, k and v.

@@ -26,7 +26,7 @@ class Regressor(RegressorMixin, InContext):
   `cross_val_score` and `GridSearchCV` work.
 
   Units: each column is standardised by the rows of `fit`. It then gets the mean and the
-  size (root mean square about the mean) that the feature has in prompts of the model's
+  standard deviation that the feature has in prompts of the model's
   task. The numbers y are treated in the same way, and predictions are put back into the
   units of y. There are two exceptions. A model of an `arrays` task gets its columns
   scaled as in training, so the table must hold numbers as they are in the file. A
@@ -34,7 +34,7 @@ class Regressor(RegressorMixin, InContext):
 
   Columns: a model for more features than the table has gets zeros in their place. More
   columns than features are refused. A model that takes any number of features gets all
-  columns, with the mean 0 and the size 1.
+  columns, with the mean 0 and the standard deviation 1.
 
   Rows: if a model takes no more than `context_length` examples, a longer table is cut
   at random into equal parts. Each part predicts, and the predictions are averaged. At
@@ -47,13 +47,13 @@ class Regressor(RegressorMixin, InContext):
   - A column that is constant in `fit` is ignored. If y is constant, which it is in a
     table of one row, that number is predicted. (Without a task both are left to the
     predictor.)
-  - NaN and infinity in X raise a ValueError. A model that says `reads_missing = True`
-    is given NaN, and reads it as a missing number. NaN in y raises a ValueError.
+  - Infinity in X and NaN in y raise a ValueError. So does NaN in X, unless the model
+    says `reads_missing = True`: it reads NaN as a missing number.
   - Columns of text raise a UserError, which is a ValueError.
-  - 10,000 rows are answered in batches of bounded size. Models of the linear family,
-    and estimators that fit weights, need their weights once, which takes about a
-    second. Other models take time in proportion to the rows that they use, times the
-    queries.
+  - Many queries are answered in batches, so that the memory is bounded. Models of the
+    linear family, and estimators that fit weights, need their weights once, which takes
+    about a second. Other models take time in proportion to the rows that they use,
+    times the queries.
 
   Args:
     model_or_path: A model or an estimator; or the path of a run, of what `zoo.save` or

@@ -62,16 +62,16 @@ def save(
   """Writes a model into a new folder, from which `zoo.load` restores it.
 
   The folder holds the arrays of the model, and the config from which `zoo.load` makes
-  everything else. The saved model is opened once and must predict the same as before.
-  An error leaves no folder behind.
+  everything else. After writing, the folder is loaded, and its predictions for 4
+  prompts must be those of the model. An error leaves no folder behind.
 
   Args:
     model: The model to save.
     path: A folder that is missing or empty. It may be in a bucket:
       gs://bucket/models/a.
     config: A dict or a ConfigDict with the sections `model` and `task`, and whatever
-      else a config has. Each section has the `name` of a registered class and its
-      arguments.
+      else a config has. `model` and `task` each have the `name` of a registered class
+      and its arguments.
     step: The number of steps that the model was trained for, ≥ 0.
 
   Raises:

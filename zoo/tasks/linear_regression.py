@@ -48,9 +48,10 @@ class LinearRegression(LinearFunctions):
   `ŵ·x_q`, without noise. The latents are ŵ.
 
   The Bayes predictor is the mean of the Gaussian posterior (baseline `bayes`). It is
-  ridge regression towards the prior mean, with the penalty σ² and the norm of the prior
-  covariance. Exact theory (`zoo.theory`) covers this class, but no subclass: a subclass
-  may draw prompts from another distribution, and a model is then trained on what its
+  ridge regression towards the prior mean w*: it minimises
+  Σ_i (w·x_i − y_i)² + σ² (w − w*)ᵀ Λ⁻¹ (w − w*), where Λ is the prior covariance.
+  Exact theory (`zoo.theory`) covers this class, but no subclass: a subclass may draw
+  prompts from another distribution, and a model is then trained on what its
   `sample_one` draws.
 
   Covariances and the prior mean are kept as float64 on the host, so that exact theory

@@ -78,9 +78,10 @@ class Difference(NamedTuple):
 def exact_risk(subject: Predictor, task: Task) -> Scalar:
   """Computes the in-context risk of a predictor from formulas, without sampling.
 
-  The risk is `E (f − ŵ·x_q)²`, the expected squared error at the query, whose target
-  has no label noise. It takes O(d³) time, O(d⁴) if the task has a feature covariance,
-  and O(d⁶) on a `task_pool`.
+  The risk is `E (f − ŵ·x_q)²`, the expected squared error of the prediction f at the
+  query, whose target ŵ·x_q is that of the prompt's weights ŵ, without label noise. It
+  takes O(d³) time, O(d⁴) if the task has a feature covariance, and O(d⁶) on a
+  `task_pool`.
 
   Args:
     subject: A `LearningRule`; a model or an estimator with the method `learning_rule`;
@@ -90,7 +91,8 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
       weights of the pool.
 
   Returns:
-    The risk as a float, which is computed in float64 whatever JAX's default is. If jit,
+    The risk as a float, which is computed in float64 whatever JAX's default is. For
+    ridge regression, whose risk has bounds, it is the middle of the bounds. If jit,
     grad or vmap traces the subject, the risk is a scalar array in the precision of the
     subject's arrays.
 

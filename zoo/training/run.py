@@ -92,7 +92,9 @@ def train(
     hooks: Objects that are called while the run trains (see `zoo.Hook`). Without hooks
       the next steps start while the last ones are being recorded, which is faster.
     compare: Whether the model is also compared with the baselines of its task at the
-      end, on `config.eval.num_compared` prompts.
+      end, on `config.eval.num_compared` prompts, as `summary['comparison']`. The
+      comparison is left out for fewer than two prompts and where the memory is not
+      enough.
 
   Returns:
     The summary, which is also in `summary.json`. After SIGTERM the result is None; the

@@ -118,7 +118,8 @@ def capture(
 ) -> dict[str, Array]:
   """Returns the values at some sites of a model during one forward pass.
 
-  This is what `run_with_cache` does in TransformerLens. In a looped model a tap is
+  The result is like the cache of `run_with_cache` in TransformerLens; the prediction is
+  not returned. In a looped model a tap is
   called several times: the value of the first call has the name of the site, and those
   of later calls have the suffixes `@2`, `@3`, …. If a value is a tree of arrays, each
   array has its path behind a dot. Values inside a compiled loop of JAX, such as

@@ -121,13 +121,14 @@ def effects(
   Each value is replaced in turn, and the change of the loss is given as a share of the
   gap between corrupt and clean loss, so that sites can be compared. All replacements
   run as one compiled program. In a looped model a value is replaced by the value of the
-  same loop.
+  same iteration.
 
   - Quantity: `recovered` is (E L(corrupt) − E L(corrupt; v ← clean v)) / gap; `zero`,
     `mean` and `resample` are (E L(clean; v ← v') − E L(clean)) / gap, where v' is 0,
     the mean of v over prompts, or the v of the next prompt. E is over pairs of prompts.
-    The methods `gradient` and `integrated` return the same shares with every difference
-    of losses replaced by E Σ ∂L/∂v · (v' − v).
+    The methods `gradient` and `integrated` approximate each loss L(v ← v') by
+    L + Σ ∂L/∂v · (v' − v), where v' is the clean value for `recovered`. The gap is
+    measured, as it is for `patch`.
   - Null: 0, for a value that the prediction ignores.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
     and the values v'.
@@ -137,8 +138,8 @@ def effects(
   Args:
     model: A model with taps.
     task: The task of the prompts, whose loss L is taken.
-    clean: Two or more prompts. All losses are measured against the labels of their
-      queries.
+    clean: Two or more prompts. All losses are measured against the targets of their
+      queries, `y_query`.
     corrupt: As many prompts of the same sizes. `task.redraw(key, clean, 'inputs')`
       gives the same features with the labels of another function.
     sites: The sites to replace. None means all that reach the prediction, except those
