@@ -1,5 +1,8 @@
 """Likelihood, calibration and consistency of predictive distributions."""
 
+# What is None or of which kind follows from the task.
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false, reportCallIssue=false
+
 import tracemalloc
 
 import jax

@@ -1,5 +1,8 @@
 """Predictive distributions against SciPy and numerical integration."""
 
+# The types of SciPy's frozen distributions are incomplete.
+# pyright: reportAttributeAccessIssue=false
+
 import jax
 import jax.numpy as jnp
 import numpy as np

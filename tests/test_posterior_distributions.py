@@ -1,5 +1,8 @@
 """The distributions of Bayes predictors against other derivations, in NumPy."""
 
+# The kind of a distribution and the fields of a task follow from its name.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_a_number_of_several_seeds_holds_if_it_does_for_every_one(tmp_path):
   assert StudyResult(headline(n=expected), {'n': [2.0, math.nan]}).verdict == FAILS
 
   def by_seed(train):
-    return Measurement({'n': np.array([1.0, 2.0, 3.0]), 'm': (2, 2)})
+    numbers: Any = {'n': np.array([1.0, 2.0, 3.0]), 'm': (2, 2)}
+    return Measurement(numbers)
 
   result = judged(headline(measure=by_seed, n=near(2, 1, '')), tmp_path)
   # The interval of three seeds is 4.303 / √3 wide to each side.

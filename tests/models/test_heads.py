@@ -1,5 +1,8 @@
 """Heads: models whose readout gives the distribution of a label."""
 
+# Models are known by their base class, and have attributes of their own.
+# pyright: reportAttributeAccessIssue=false
+
 import json
 
 import jax

@@ -1,3 +1,8 @@
+"""The transformer of rows: what it reads, what it predicts, and its objective."""
+
+# The kind of a distribution follows from the labels.
+# pyright: reportAttributeAccessIssue=false
+
 import dataclasses
 import math
 

@@ -1,5 +1,8 @@
 """Training by the negative log likelihood of observed labels."""
 
+# Models are known by their base class, and the types of SciPy are incomplete.
+# pyright: reportAttributeAccessIssue=false
+
 import dataclasses
 import json
 import math
