@@ -21,7 +21,6 @@ was interrupted begins again. N processes on N machines divide the cells with
 
 from __future__ import annotations
 
-import csv
 import math
 import pathlib
 import shutil
@@ -39,14 +38,16 @@ from jaxtyping import Array, Float
 import zoo
 from configs import atlas
 from launch import cli
+from studies.atlas.results import from_csv
 from studies.rows import CellTable, fill
 from zoo import theory
+from zoo.config.building import build_task
 from zoo.core.errors import UserError, check_name, check_number
-from zoo.core.protocols import Predictor
+from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_table
 from zoo.host.files import write_atomically
+from zoo.reports import Table
 from zoo.storage.rows import Row
-from zoo.tasks import LinearRegression
 
 MODELS = (
   'softmax',
@@ -96,12 +97,13 @@ def cells_of(
   models: Sequence[str], features: Sequence[int], limit: float
 ) -> dict[str, dict[str, Any]]:
   """Returns the cells by name: first all models with one seed, then with the next."""
+  rate_of = rates()
   return {
     f'd={d}/{model}/seed={seed}': {
       'model': model,
       'num_features': d,
       'seed': seed,
-      'rate': rates()[model],
+      'rate': rate_of[model],
       'limit': limit,
     }
     for d in features
@@ -112,10 +114,9 @@ def cells_of(
 
 def rates() -> dict[str, float]:
   """Returns the rate of each model at the largest budget of the atlas on `noisy`."""
-  with _ATLAS.open() as file:
-    rows = [row for row in csv.DictReader(file) if row['task'] == 'noisy']
-  ordered = sorted(rows, key=lambda row: float(row['budget']))
-  return {row['model']: float(row['rate']) for row in ordered if row['rate']}
+  rows = from_csv(_ATLAS.read_text(), str(_ATLAS))
+  trained = [row for row in rows if row.task == 'noisy' and math.isfinite(row.rate)]
+  return {row.model: row.rate for row in sorted(trained, key=lambda row: row.budget)}
 
 
 def config_of(cell: Mapping[str, Any]) -> Any:
@@ -139,7 +140,7 @@ def compute(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | N
   config = config_of(cell)
   # A run that was interrupted begins again.
   shutil.rmtree(folder / 'run', ignore_errors=True)
-  distance = _Distance(cell['num_features'])
+  distance = _Distance(build_task(config))
   reached: dict[str, Any] = {}
   row = None
   for event in zoo.training_run(config, folder / 'run'):
@@ -160,10 +161,7 @@ def compute(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | N
 class _Distance:
   """The distance of a model from Bayes, as a share of the Bayes risk."""
 
-  def __init__(self, num_features: int):
-    task = LinearRegression(
-      num_features, 2 * num_features, prior_mean=0.0, noise_std=0.5
-    )
+  def __init__(self, task: Task):
     self._prompt = task.sample(jax.random.key(1), _NUM_PROMPTS)
     self._bayes = task.baselines()['bayes'](self._prompt)
     lower, upper = theory.bayes_risk(task)
@@ -188,8 +186,7 @@ def draw(rows: Mapping[str, Row], folder: pathlib.Path) -> None:
 def table(rows: Mapping[str, Row]) -> str:
   """Returns the table in Markdown, with the median of the seeds and their range."""
   header, *lines = _lines(rows)
-  rule = ['---', *['--:'] * (len(header) - 1)]
-  return '\n'.join(f'| {" | ".join(line)} |' for line in [header, rule, *lines])
+  return Table(lines, header).markdown(right=range(1, len(header)))
 
 
 def _text(rows: Mapping[str, Row]) -> str:

@@ -20,7 +20,7 @@ def learning_time():
 
 def test_the_distance_of_bayes_is_0_and_that_of_0_is_by_formula(learning_time):
   task = LinearRegression(3, 6, prior_mean=0.0, noise_std=0.5)
-  distance = learning_time._Distance(3)
+  distance = learning_time._Distance(task)
   bayes = task.baselines()['bayes']
   assert distance(bayes) == pytest.approx(0, abs=1e-6)
   # E t² = d is the risk of Bayes plus the mean square of its prediction.
