@@ -79,34 +79,42 @@ _TABLES = *_TABLES, ('breast_cancer', 0.5)
 _INTRODUCTION = """\
 # Checkpoints
 
-Trained models. `zoo.load('checkpoints/yq_lsa')` opens one, and
+This folder has trained models that you can load without training anything, each with a
+card of what it is and how good it is. `zoo.load('checkpoints/yq_lsa')` opens one, and
 `python -m launch.probe --checkpoint=checkpoints/yq_lsa` reports what it has learned.
 
-`transformer` is a GPT-2 of three layers of width 48, for linear regression with d = 5,
-C = 10, prior mean 0 and noise of standard deviation 0.5. There Bayes is ridge
-regression, whose risk is the lowest known; the excess over it is a mean over 65,536
-prompts, and the card has its standard error.
+- `lsa`, `multi_head_lsa_*`, `yq_lsa` and `ltb` are linear attention in the setting of
+  Table 1 of arXiv 2512.04268: d = C = 10, prior mean w\\* = [2, …, 2], no noise. They
+  were trained on the exact risk.
+- `transformer` is a GPT-2 of three layers of width 48, for linear regression with d =
+  5, C = 10, prior mean 0 and noise of standard deviation 0.5.
+- `tabular` is a transformer of rows, for tables of up to 32 features with a number or
+  up to 10 classes to predict. Open it with `zoo.Regressor('checkpoints/tabular')` or
+  `zoo.Classifier('checkpoints/tabular')` ([tables](../docs/tabular.md)).
 
-`tabular` is a transformer of rows, for tables of up to 32 features with a number or up
-to 10 classes to predict: `zoo.Regressor('checkpoints/tabular')` and
-`zoo.Classifier('checkpoints/tabular')` ([tables](../docs/tabular.md)). No lowest risk
-is known for it. Its card has the scores of ten splits of four real tables beside those
-of other methods, each with half of a 95 % interval over the splits.
+How to read the table:
 
-The others are linear attention in the setting of Table 1 of arXiv 2512.04268: d = C =
-10, prior mean w\\* = [2, …, 2], no noise. They were trained on the exact risk. The
-lowest known risk is that of models with the same guess, fixed or learned, and number of
-heads; the excess is relative to it. It is proved to be the infimum for each of them
-([theory](../docs/theory_heads.md)).
+- *Exact risk* is the expected squared error over all prompts, computed from a formula.
+  A dash means that there is no formula.
+- *Lowest known* is the least risk that is known to be possible for models with the same
+  guess, fixed or learned, and the same number of heads. For linear attention it is
+  proved to be the infimum for each of them ([theory](../docs/theory_heads.md)), so no
+  weights have a lower risk. For `transformer` it is
+  the risk of ridge regression, which is Bayes there. For `tabular` none is known; its
+  card has the scores of ten splits of four real tables beside those of other methods,
+  each with half of a 95 % interval over the splits.
+- *Relative excess* is risk / lowest known − 1. For `transformer` the excess is a mean
+  over 65,536 prompts, and its card has the standard error.
 """
 
 _CLOSING = """\
-Each folder has a card: the config, the command that trains the model anew, the seed,
-the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS` beside
-it, which has the checksum of every file that is read.
+Each folder has a card, `card.json`: the config, the command that trains the model anew,
+the seed, the figures to all digits, and the versions. Its field `sha256` is the
+checksum of the file `SHA256SUMS` beside it, which has the checksum of every file that
+is read.
 
-`python -m benchmarks.checkpoints` trains all of them again, in ten minutes on one
-core and 57 more for `tabular`, and writes this page.
+`python -m benchmarks.checkpoints` trains all of them again, in ten minutes on one core
+and 57 more for `tabular`, and writes this page.
 """
 
 

@@ -15,7 +15,18 @@ swapped labels, and 0.035 if the query's class is not in the context; chance is 
 
 The second command has 32 classes and draws the examples independently of the query. The
 model then stores labels in its weights: its accuracy is 0.025 for new classes, and 1.00
-if the query's class is not in the context. The variant `:smoke` is a short run.
+if the query's class is not in the context.
+
+The variant `:half_bursty` is the setting in which learning in context comes and goes
+(Singh et al., arXiv 2311.08360): half of the prompts have bursts of 4, the other half
+have none, there are 2048 classes, and the optimizer is AdamW. Which of the two ways the
+model takes at each step of training is shown by
+
+  python -m launch.strategies --config=configs/clusters.py:half_bursty \\
+      --predictors=context_1,weights --sweep=optimizer.weight_decay=0,2 \\
+      --sweep=seed=0..4
+
+The variant `:smoke` is a short run.
 """
 
 from typing import Any
@@ -28,6 +39,7 @@ from configs import common, transformer
 def get_config(variant: str = '') -> ConfigDict:
   """Returns the config of clusters; configs/transformer.py has the model's fields."""
   config: Any = transformer.get_config()
+  names = variant.split(',')
   with config.unlocked():
     config.task = task = common.task_section('labelled_clusters')
   task.num_features = 63  # Number D of features (≥ 1).
@@ -48,4 +60,24 @@ def get_config(variant: str = '') -> ConfigDict:
   config.train.log_every = 50
   config.checkpoint.every = config.eval.every = 500
   config.eval.num_batches, config.eval.num_compared = 16, 0
-  return common.with_variant(config, variant)
+  if 'half_bursty' in names:
+    with config.unlocked():
+      config.task = _half_bursty()
+    config.optimizer.name, config.optimizer.decay = 'adamw', 'hidden,embedding'
+    config.train.num_steps = 3000
+  return common.with_variant(config, variant, own=('half_bursty',))
+
+
+def _half_bursty() -> ConfigDict:
+  """Returns a mixture of prompts with bursts of four and of prompts without bursts."""
+  clusters = {'name': 'labelled_clusters', 'num_classes': 2048}
+  parts = tuple({**clusters, 'burstiness': burstiness} for burstiness in (4, 0))
+  return ConfigDict(
+    {
+      'name': 'mixture',
+      'parts': parts,
+      'weights': (1.0, 1.0),
+      'num_features': 63,
+      'context_length': 8,
+    }
+  )

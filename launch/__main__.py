@@ -11,7 +11,7 @@ COMMANDS = {
   'main': 'train the model of a config, or resume a run',
   'sweep': 'train a config at many points at once',
   'plot': 'plot the in-context risk of runs',
-  'probe': 'check whether a trained model does gradient descent',
+  'probe': 'report which known algorithm a trained model is nearest to',
   'strategies': 'show which known predictors models follow while they are trained',
   'paper': 'reproduce the figures and claims of the paper',
   'atlas': 'train many architectures on many tasks, and compare them',

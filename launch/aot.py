@@ -21,12 +21,18 @@ from zoo.core.errors import RunError, UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
-  'Config file, with an optional variant: configs/yq_lsa.py:paper.'
+  'Config file, with variants of it after a colon: `configs/yq_lsa.py:smoke`. The '
+  'folder `configs` of the repository is found from any folder.'
 )
 _TOPOLOGY = flags.DEFINE_string(
-  'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4, or auto, or all.'
+  'topology',
+  None,
+  'TPU slice, such as `v5e:4x8` or `v5p:2x2x4`. `auto` finds the smallest slice on '
+  'which training fits, and `all` tries all listed slices, up to 256 chips.',
 )
-_JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for the list of reports.')
+_JSON = flags.DEFINE(
+  cli.File(), 'json', None, 'JSON file to which the reports are written.'
+)
 
 
 def main() -> None:

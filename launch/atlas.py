@@ -44,34 +44,47 @@ _SCALE = flags.DEFINE_enum(
   'scale',
   'laptop',
   [*cells.SCALES],
-  'How large models are: laptop, or gpu (the sizes of Garg et al.).',
+  'Size of the models: `laptop` for a CPU, or `gpu` for the sizes of Garg et al. '
+  '(arXiv 2208.01066).',
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Names of mixers, of models, or of your own. Default: 23 of them.'
+  'models',
+  None,
+  'Models to train, of the library or your own. The name of a mixer stands for a '
+  'transformer with this mixer. Default: the 23 of `DEFAULT_MODELS` in '
+  '`configs/atlas/__init__.py`.',
 )
 _TASKS = flags.DEFINE_list(
-  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 10 of them.'
+  'tasks',
+  None,
+  'Tasks to train on: those of `configs/atlas/__init__.py`, other tasks, or your own. '
+  'Default: the 10 of `DEFAULT_TASKS` in `configs/atlas/__init__.py`.',
 )
 _GUESSES = flags.DEFINE_list(
   'guesses',
   None,
-  'Initial guesses: zero, linear, network, residual or residual_network. Default: '
-  'zero, and more for tasks whose names end in prior.',
+  'Initial guesses to train with: `zero`, `linear`, `network`, `residual` or '
+  '`residual_network`. Default: `zero`; for `prior` also `linear` and `residual`; for '
+  '`logistic_prior` also `residual`; for `quadratic_prior`, `relu_network_prior` and '
+  '`sinusoid_prior` also `network` and `residual_network`.',
 )
 _LENGTHS = flags.DEFINE_list(
   'context_lengths',
   None,
-  'Numbers of examples with which to train each task, e.g. 1,10,100. Default: the '
-  "task's own.",
+  'Numbers of examples in a prompt with which to train each task, such as `1,10,100`. '
+  'Default: the context length of each task.',
 )
 _SEEDS = flags.DEFINE_string(
-  'seeds', None, 'Seeds of each cell, e.g. 0..4. Default: 0..4 or 0..2, by the task.'
+  'seeds',
+  None,
+  'Seeds with which each cell is trained, such as `0..4` or `0,1,2`. Default: `0..4` '
+  'or `0..2`, by the task.',
 )
 _BUDGETS = flags.DEFINE_list(
   'budgets',
   None,
-  'Numbers of operations of training for each seed, increasing, e.g. 1e11,1e12. '
-  'Default: those of the scale.',
+  'Numbers of operations with which each seed is trained, in increasing order, such as '
+  '`1e11,1e12`. Default: the budgets of `--scale`.',
 )
 _LAST_SEED = 9999  # The search has the seed 10⁶, which no cell may have.
 _PART = cli.define_part('cells')
@@ -79,7 +92,8 @@ _OUT = flags.DEFINE(
   cli.Workdir(),
   'out',
   'checkpoints/runs/atlas',
-  'Folder for the runs, report.html, the table and the plots.',
+  'Folder for the runs, `report.html`, the table and the pictures. It may be '
+  '`gs://bucket/folder`.',
 )
 _DRAWING = Drawing(has_texts=False)
 

@@ -21,31 +21,37 @@ from launch.drawing import Drawing
 from zoo.core.errors import UserError, check_number
 
 flags.adopt_module_key_flags(cli)
-_JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for all numbers.')
-_REPEATS = flags.DEFINE_integer(
-  'repeats', 3, 'Number of runs of each program; programs take turns.', lower_bound=1
+_JSON = flags.DEFINE(
+  cli.File(), 'json', None, 'JSON file to which all numbers are written.'
 )
-_SECONDS = flags.DEFINE_float('seconds', 0.25, 'Duration of a run in seconds.')
+_REPEATS = flags.DEFINE_integer(
+  'repeats', 3, 'Number of timings of each program, which take turns.', lower_bound=1
+)
+_SECONDS = flags.DEFINE_float('seconds', 0.25, 'Duration of one timing in seconds.')
 _CASES = flags.DEFINE_list(
   'cases',
   ['lsa', 'yq_lsa', 'ltb', 'multi_head_lsa'],
-  'Cases of linear attention to time: lsa, yq_lsa, ltb, multi_head_lsa (11 heads), '
-  'heads (64 heads), context (10,000 examples) or sweep (32 points).',
+  'Cases of linear attention to time: `lsa`, `yq_lsa`, `ltb`, `multi_head_lsa` (11 '
+  'heads), `heads` (64 heads), `context` (10,000 examples) or `sweep` (32 points).',
 )
 _SCALING = flags.DEFINE(
   cli.File(),
   'scaling',
   None,
-  'Instead, vary the batch size, the context length, the features and the heads, and '
-  'plot the time of a step to this file (.png, .svg or .pdf).',
+  'In place of `--cases`: picture of the time of a step against the batch size, the '
+  'context length, the number of features and the number of heads. A CSV is written '
+  'beside it.',
 )
 _MODELS = flags.DEFINE_list(
   'models',
   None,
-  'Instead, time models other than linear attention, with 20 features and 40 examples: '
-  'a size (gpt2_tiny, gpt2_small, gpt2), a mixer for gpt2_tiny, or another model.',
+  'In place of `--cases`: other models to time, with 20 features and 40 examples. A '
+  'name is a size (`gpt2_tiny`, `gpt2_small`, `gpt2`), a mixer of `gpt2_tiny`, or a '
+  'model.',
 )
-_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny sizes: fast, but not meaningful.')
+_SMOKE = flags.DEFINE_bool(
+  'smoke', False, 'Use tiny sizes: fast, but the speeds mean nothing.'
+)
 _DRAWING = Drawing(has_texts=False)
 
 

@@ -41,16 +41,17 @@ FLAGS = flags.FLAGS
 _COMPILATION_CACHE = flags.DEFINE_bool(
   'compilation_cache',
   True,
-  'Keep compiled programs in the user cache folder, so that a second launch starts '
-  'faster. JAX_COMPILATION_CACHE_DIR sets another folder.',
+  'Keep compiled programs on the disk, so that a second launch starts faster. The '
+  'folder is `~/.cache/icl_zoo`; the variable `JAX_COMPILATION_CACHE_DIR` sets '
+  'another one.',
 )
 
 _IMPORT = flags.DEFINE_list(
   'import',
   [],
   'Modules that register models, tasks, mixers, optimizers, metrics and objectives of '
-  'your own, in the current folder or installed. They are imported before the config '
-  'is read.',
+  'your own. They stand in the current folder or are installed, and are imported '
+  'before the config is read.',
 )
 
 RESUME = 'rerun the same command to resume'
@@ -203,6 +204,8 @@ def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
 class Folder(flags.ArgumentParser[pathlib.Path]):
   """A parser of flags that name a folder."""
 
+  syntactic_help = 'a folder'
+
   def parse(self, argument: str) -> pathlib.Path:
     if not argument:
       raise ValueError('it must name a folder')
@@ -212,12 +215,16 @@ class Folder(flags.ArgumentParser[pathlib.Path]):
 class Workdir(flags.ArgumentParser[str | pathlib.Path]):
   """A parser of flags that name a folder, or a bucket's URL, which stays a string."""
 
+  syntactic_help = 'a folder, or gs://bucket/folder'
+
   def parse(self, argument: str) -> str | pathlib.Path:
     return argument.rstrip('/') if is_url(argument) else Folder().parse(argument)
 
 
 class File(flags.ArgumentParser[pathlib.Path]):
   """A parser of flags that name a file in a folder that exists."""
+
+  syntactic_help = 'a file in a folder that exists'
 
   def parse(self, argument: str) -> pathlib.Path:
     path = user_path(argument)
@@ -227,28 +234,36 @@ class File(flags.ArgumentParser[pathlib.Path]):
 
 
 class _PartParser(flags.ArgumentParser[Part]):
+  """A parser of a part, I/N."""
+
+  syntactic_help = 'I/N with 1 ≤ I ≤ N, such as 1/4'
+
   def parse(self, argument: str) -> Part:
     return parse_part(argument)
 
 
-def define_part(things: str) -> flags.FlagHolder[Part | None]:
-  """Defines --part, with which processes divide the `things` that a command trains."""
+def define_part(things: str, verb: str = 'train') -> flags.FlagHolder[Part | None]:
+  """Defines --part, with which processes divide the `things` that a command computes.
+
+  Args:
+    things: The things, as a plural.
+    verb: What the command does to them.
+  """
   return flags.DEFINE(
     _PartParser(),
     'part',
     None,
-    f'I/N: train only the I-th of N parts of the {things}, and write no table or '
-    'report. The parts may be trained at the same time, by processes that share only '
-    'the folder. If a process is stopped or killed, start it again with the same '
-    'command. After all parts the command without --part writes the results.',
+    f'{verb.capitalize()} only the I-th of N parts of the {things}, and write no table '
+    f'or report. The parts may be {verb.removesuffix("e")}ed at the same time, by '
+    'processes that share only the folder. If a process is stopped or killed, start it '
+    'again with the same command. After all parts the command without `--part` writes '
+    f'the results. Default: all {things}.',
   )
 
 
 def define_only(things: str) -> flags.FlagHolder[list[str]]:
   """Defines --only, which names some of the `things` that a command computes."""
-  return flags.DEFINE_list(
-    'only', [], f'Names of {things}: compute only these. Default: all.'
-  )
+  return flags.DEFINE_list('only', [], f'Compute only these {things}. Default: all.')
 
 
 def define_again() -> flags.FlagHolder[bool]:

@@ -68,8 +68,8 @@ def define(
   """
   return config_flags.DEFINE_config_file(
     'config',
-    help_string=f'{help_text} Set a field with --config.section.field=value; the value '
-    f'None disables an optional one.{help_of(fields)}',
+    help_string=f'{help_text} `--config.SECTION.FIELD=VALUE` sets a field, and the '
+    f'value None turns an optional field off.{help_of(fields)}',
   )
 
 

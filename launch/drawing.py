@@ -47,6 +47,8 @@ flags.disclaim_key_flags()
 class _Size(flags.ArgumentParser[str | tuple[float, float]]):
   """A parser of the size: column, page, or WIDTHxHEIGHT."""
 
+  syntactic_help = 'column, page, or WIDTHxHEIGHT in inches'
+
   def parse(self, argument: str) -> str | tuple[float, float]:
     if argument in ('column', 'page'):
       return argument
@@ -63,6 +65,8 @@ class _Size(flags.ArgumentParser[str | tuple[float, float]]):
 class _Legend(flags.ArgumentParser[str]):
   """A parser of the place of a legend."""
 
+  syntactic_help = f'one of {", ".join(_LEGENDS)}'
+
   def parse(self, argument: str) -> str:
     if argument not in _LEGENDS:
       raise ValueError(f'it must be one of {", ".join(_LEGENDS)}')
@@ -71,6 +75,10 @@ class _Legend(flags.ArgumentParser[str]):
 
 class _Formats(flags.ListParser):
   """A parser of names of formats, joined by commas."""
+
+  def __init__(self):
+    super().__init__()
+    self.syntactic_help = f'some of {", ".join(FORMATS)}, joined by commas'
 
   def parse(self, argument: str | list[str]) -> list[str]:
     names = super().parse(argument)
@@ -93,33 +101,37 @@ class Drawing:
     self._texts = {}
     if has_texts:
       self._texts = {
-        name: flags.DEFINE_string(name, None, f'{what} Default: its own.')
+        name: flags.DEFINE_string(name, None, f'{what} Default: that of the picture.')
         for name, what in {
-          'title': 'The title of the picture.',
-          'xlabel': 'The label of its horizontal axis.',
-          'ylabel': 'The label of its vertical axis.',
+          'title': 'Title of the picture.',
+          'xlabel': 'Label of the horizontal axis.',
+          'ylabel': 'Label of the vertical axis.',
         }.items()
       }
     self._legend = flags.DEFINE(
       _Legend(),
       'legend',
       None,
-      f'Place of the legend: {", ".join(_LEGENDS)}. Default: that of each picture.',
+      'Place of the legend: outside of the panels for `above`, `below` and `right`, '
+      'else inside of the first panel. Default: that of each picture.',
     )
     self._size = flags.DEFINE(
       _Size(),
       'size',
       None,
-      'The size: column (3.3 inches wide, with smaller letters), page (6.75 inches '
-      'wide) or WIDTHxHEIGHT in inches. Default: 8 inches wide.',
+      'Size of the picture: `column` is 3.3 inches wide, with smaller letters, `page` '
+      'is 6.75 inches wide, and `5x3` is 5 inches wide and 3 high. Default: 8 inches '
+      'wide.',
     )
     self._style = flags.DEFINE_string(
-      'style', None, 'A style file of matplotlib, applied on top of the house style.'
+      'style',
+      None,
+      'Style file of matplotlib, which is applied after the style of the library.',
     )
     self._formats = None
     if has_formats:
       self._formats = flags.DEFINE(
-        _Formats(), 'format', ['png'], 'Formats of the pictures: png, svg or pdf.'
+        _Formats(), 'format', ['png'], 'Formats in which each picture is written.'
       )
 
   def check(self, is_one: bool = True, why: str = '') -> dict[str, Any]:

@@ -24,14 +24,19 @@ from zoo.core.errors import check_name
 
 flags.adopt_module_key_flags(cli)
 flags.FLAGS.set_gnu_getopt()  # With this, flags may follow names.
-_LIST = flags.DEFINE_bool('list', False, 'List the headlines, and measure nothing.')
+_LIST = flags.DEFINE_bool(
+  'list',
+  False,
+  'Print the name, the minutes and the statement of each, and measure nothing.',
+)
 _OUT = flags.DEFINE(
   cli.Workdir(),
   'out',
   'checkpoints/runs/headlines',
-  'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',
+  'Folder for the runs, the figures (PNG, SVG and CSV), `headlines.json` and '
+  '`report.html`.',
 )
-_PART = cli.define_part('headlines')
+_PART = cli.define_part('headlines', 'compute')
 _DRAWING = Drawing(has_texts=False)
 
 

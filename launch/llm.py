@@ -33,24 +33,24 @@ from zoo.core.errors import UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
-  'Config file of configs/llm, with an optional variant.', fields={}
+  'Config file of `configs/llm`, with variants of it after a colon.', fields={}
 )
 _DATA = flags.DEFINE(
   cli.Folder(),
   'data',
   None,
-  'Folder with the files of STS-B, SICK or TREC QA, or with the JSONL files of your '
-  'own benchmark.',
+  'Folder with the files of the benchmark: those of STS-B, SICK or TREC QA, or the '
+  'JSONL files of your own.',
 )
 _OUT = flags.DEFINE(
   cli.Folder(),
   'out',
   None,
-  'Folder for the answers, the summary and the figures. Default: checkpoints/runs/llm- '
-  'and the name of the config.',
+  'Folder for the answers, the summary and the pictures. Default: '
+  '`checkpoints/runs/llm-` and the name of the config.',
 )
-_PART = cli.define_part('cells of an ablation')
-_ONLY = cli.define_only('cells of an ablation, such as 0_examples/cosine')
+_PART = cli.define_part('cells of an ablation', 'compute')
+_ONLY = cli.define_only('cells of an ablation, such as `0_examples/cosine`')
 _AGAIN = cli.define_again()
 _DRAWING = Drawing(has_texts=False)
 

@@ -28,40 +28,46 @@ from zoo.host import processes
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
-  'Config file, with an optional variant: configs/yq_lsa.py:paper.'
+  'Config file, with variants of it after a colon: `configs/yq_lsa.py:smoke`. The '
+  'folder `configs` of the repository is found from any folder.'
 )
 _WORKDIR = flags.DEFINE(
   cli.Workdir(),
   'workdir',
   None,
-  'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/FILE-VARIANT. '
-  'If you change fields of the config by flags, give another folder.',
+  'Folder of the run, or `gs://bucket/folder`. If you change fields of the config by '
+  'flags, give another folder. Default: `checkpoints/runs/FILE-VARIANT`.',
 )
 _INIT_FROM = flags.DEFINE_string(
   'init_from',
   None,
   'Run, checkpoint or saved model from whose weights training starts. It may have been '
-  'trained on another task or with another optimizer. Same as '
-  '--config.train.init_from.',
+  'trained on another task or with another optimizer. The field '
+  '`--config.train.init_from` is the same. Default: new weights, drawn by the seed.',
 )
 _WANDB = flags.DEFINE_string(
   'wandb',
   None,
-  'Project at Weights & Biases that logs the run; needs the extra `wandb`.',
+  'Name of a project at Weights & Biases, to which the run is logged as well. This '
+  'needs the extra `wandb`. Default: no project.',
 )
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   None,
-  'Join the processes that a TPU pod, SLURM, Open MPI 4 or GKE has started.',
+  'Train one run with all processes that a TPU pod, SLURM, Open MPI 4 or GKE has '
+  'started.',
 )
 _COORDINATOR = flags.DEFINE_string(
-  'coordinator', None, 'To join several processes: HOST:PORT of process 0, a free port.'
+  'coordinator',
+  None,
+  'Address of process 0, with a free port: `HOST:PORT`. With `--num_processes` and '
+  '`--process_id` it joins processes that you have started yourself.',
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
-  'num_processes', None, 'The number of processes.', lower_bound=1
+  'num_processes', None, 'Number of processes that train the run.', lower_bound=1
 )
 _PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'The number of this process, from 0.', lower_bound=0
+  'process_id', None, 'Index of this process, counted from 0.', lower_bound=0
 )
 
 

@@ -30,28 +30,36 @@ flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
   'figures',
   None,
-  'Some of 1, 2, 3, 4, 5 (of the paper), context and covariance. Default: all.',
+  'Figures to reproduce: `1`, `2`, `3`, `4` and `5` are those of the paper; `context` '
+  'and `covariance` are further ones. Default: all.',
 )
 _SEEDS = flags.DEFINE_integer(
-  'seeds', 3, 'Number of runs of each point, with seeds 0, 1, …', lower_bound=1
+  'seeds', 3, 'Number of runs of each point, with the seeds 0, 1, …', lower_bound=1
 )
 _OBJECTIVE = flags.DEFINE_string(
-  'objective', 'sampled', 'What training minimises: sampled (prompts) or exact (risk).'
+  'objective',
+  'sampled',
+  'What training minimises: `sampled` is the loss on sampled prompts, as in the paper, '
+  'and `exact` is the risk by its formula, which is faster.',
 )
 _OUT = flags.DEFINE(
   cli.Workdir(),
   'out',
   'checkpoints/runs/paper',
-  'Folder for the runs, the figures (PNG, SVG, CSV), claims.json and report.html.',
+  'Folder for the runs, the figures (PNG, SVG and CSV), `claims.json` and '
+  '`report.html`.',
 )
 _PART = cli.define_part('runs')
 _LLM = flags.DEFINE(
   cli.Folder(),
   'llm',
   None,
-  'Folder of a finished run of launch.llm, whose result is shown as figure 6.',
+  'Folder of a finished run of `launch.llm`, whose result is shown as figure 6. '
+  'Default: the report has no figure 6.',
 )
-_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaningful.')
+_SMOKE = flags.DEFINE_bool(
+  'smoke', False, 'Train for a few steps only: fast, but the results mean nothing.'
+)
 _DRAWING = Drawing(has_texts=False)
 
 

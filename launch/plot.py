@@ -33,53 +33,56 @@ flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(
   'workdir',
   [],
-  'Folder of a run or a sweep, or gs://bucket/folder; repeat for more runs.',
+  'Folder of a run or of a sweep, or `gs://bucket/folder`. If the flag is repeated, '
+  'the picture shows several runs.',
 )
 _AGAINST = flags.DEFINE_enum(
   'against',
   'step',
   ['step', 'operations', 'examples'],
-  'The horizontal axis: the training step, the operations of training, or the number '
-  'of examples before the query, which also shows baselines. A sweep is plotted '
-  'against one of its fields (--x), or the number of examples.',
+  'Horizontal axis: the training step, the operations of training, or the number of '
+  'examples before the query. A plot against examples also shows baselines. A sweep is '
+  'plotted against one of its fields (`--x`), or against the number of examples.',
 )
 _X = flags.DEFINE_string(
   'x',
   None,
-  'The horizontal axis of a sweep: one of its fields but the seed. Default: the field '
-  'with the most numbers, if there are three or more, or else with the most values.',
+  'Horizontal axis of a sweep: one of its fields except the seed. Default: the numeric '
+  'field with the most values, if it has three or more, or else the field with the '
+  'most values.',
 )
 _BASELINES = flags.DEFINE_list(
   'baselines',
   None,
-  'Names of the baselines in a plot against examples. Default: all of the first run; '
-  'for a sweep, bayes and the two best others.',
+  'Baselines to show in a plot against examples. Default: all of the first run; for a '
+  'sweep, `bayes` and the two best others.',
 )
 _LOSS = flags.DEFINE_enum(
   'loss',
   'risk',
   ['risk', 'training'],
-  'What is plotted against steps or operations: the risk on new prompts, or the '
+  'What is plotted against steps or operations: the risk on held-out prompts, or the '
   'training loss.',
 )
 _METRIC = flags.DEFINE_string(
   'metric',
   None,
-  'Another number of metrics.jsonl to plot in place of the loss, against steps or '
-  'operations, such as norm/weights of a metric of your own.',
+  'Name of another number of `metrics.jsonl` to plot against steps or operations in '
+  'place of the loss, such as `norm/weights` of a metric of your own.',
 )
 _CSV = flags.DEFINE_string(
   'csv',
   None,
-  'In place of --workdir: a CSV that this command wrote beside a picture, or the '
-  'figure_NAME.csv of a study. The picture is drawn again, by default beside it.',
+  'In place of `--workdir`: a CSV that this command wrote beside a picture, or the '
+  '`figure_NAME.csv` of a study. Its picture is drawn again.',
 )
 _DRAWING = Drawing()
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'File for the plot, .png, .svg or .pdf. Default: risk.png, loss.png, sweep.png or '
-  'examples.png in the first workdir.',
+  'File for the picture. Default: `risk.png`, `loss.png`, `metric.png`, `sweep.png` or '
+  '`examples.png` in the first workdir, by what is plotted; with `--csv`, a PNG beside '
+  'the CSV.',
 )
 
 

@@ -39,41 +39,51 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; it may '
-  'be gs://bucket/folder.',
+  'Model to probe: the workdir of a run, its folder `checkpoints`, or what `zoo.save` '
+  'or `zoo.export` wrote. It may be `gs://bucket/folder`.',
 )
-_STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
+_STEP = flags.DEFINE_integer(
+  'step', None, 'Step of the run whose model is probed. Default: the newest step.'
+)
 _AGAINST = flags.DEFINE_string(
   'against',
   None,
-  "The predictor to compare with on the same prompts: a baseline of the model's task, "
-  'such as gd, gd_beta or bayes, or another checkpoint. Default: the first baseline.',
+  'Predictor with which the model is compared on the same prompts: a baseline of its '
+  'task, such as `gd`, `gd_beta` or `bayes`, or another checkpoint. Default: the first '
+  'baseline of the task.',
 )
 _ONLY = flags.DEFINE_list(
   'only',
   [],
-  'Parts of the report to measure: algorithm, risks, comparison, alignment, guess, '
-  'heads, lens, task_shifts or attention. Default: all.',
+  'Parts of the report to measure: `algorithm`, `risks`, `comparison`, `alignment`, '
+  '`guess`, `heads`, `lens`, `task_shifts` or `attention`. Default: all.',
 )
 _INTERVENTIONS = flags.DEFINE_bool(
-  'interventions', False, 'Also patch, ablate and probe the values within the model.'
+  'interventions',
+  False,
+  'Also measure which parts of the model matter, by patching, ablation and linear '
+  'probes.',
 )
 _SECONDS = flags.DEFINE_float(
   'seconds',
   None,
-  'With --interventions: begin no new part after so many seconds. Default: no limit.',
+  'With `--interventions`: number of seconds after which no new part begins. Default: '
+  'no limit.',
   lower_bound=0.0,
 )
 _JSON = flags.DEFINE(
-  cli.File(), 'json', None, 'File for all numbers. Default: probe.json in --out.'
+  cli.File(),
+  'json',
+  None,
+  'JSON file for all numbers. Default: `probe.json` in `--out`.',
 )
 _OUT = flags.DEFINE(
   cli.Folder(),
   'out',
   None,
-  'Folder for report.html, probe.json and the plots. It may not have the report of '
-  'another probe. Default: checkpoints/probes/ and a name made of the checkpoint and '
-  'its step.',
+  'Folder for `report.html`, `probe.json` and the pictures. A folder with the report '
+  'of another probe is refused. Default: `checkpoints/probes/` and a name made of the '
+  'checkpoint and its step.',
 )
 _DRAWING = Drawing(has_formats=True)
 

@@ -8,7 +8,7 @@ The folder docs/results keeps the results of long runs:
 - `baselines.csv`, from `benchmarks.baselines`.
 - `atlas.csv`, from `launch.atlas`. Its pictures and its table go between the comments
   `atlas` and `/atlas` of studies/atlas/README.md.
-- `strategies.csv`, from `launch.strategies`.
+- `strategies.csv` and `strategies_clusters.csv`, from `launch.strategies`.
 - `figure_NAME.csv`, from `launch.headlines`.
 """
 
@@ -30,10 +30,15 @@ if TYPE_CHECKING:
 
 flags.adopt_module_key_flags(cli)
 _CHECK = flags.DEFINE_bool(
-  'check', False, 'Write nothing, and fail if a picture or a table would change.'
+  'check',
+  False,
+  'Write nothing, and end with exit code 1 if a picture or a table would change.',
 )
 _DOCS = flags.DEFINE(
-  cli.Folder(), 'docs', 'docs', 'Folder that has results/, which is read, and images/.'
+  cli.Folder(),
+  'docs',
+  'docs',
+  'Folder of the documents: its `results/` is read, its `images/` is written.',
 )
 
 
@@ -80,14 +85,15 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     made[docs / 'images' / 'baselines.png'] = _png(
       drawing_of(plot_deviations(deviations))
     )
-  diagram = docs / 'results' / 'strategies.csv'
-  if diagram.is_file():
-    shown = phases.diagrams(phases.from_csv(read_text(diagram)))
-    for name, axes in {
-      'strategies': plot_diagrams(shown),
-      'strategies_lines': plot_lines(shown),
-    }.items():
-      made[docs / 'images' / f'{name}.png'] = _png(drawing_of(axes))
+  for name, drawings in {
+    'strategies': {'strategies': plot_diagrams, 'strategies_lines': plot_lines},
+    'strategies_clusters': {'strategies_clusters': plot_lines},
+  }.items():
+    diagram = docs / 'results' / f'{name}.csv'
+    if diagram.is_file():
+      shown = phases.diagrams(phases.from_csv(read_text(diagram)))
+      for image, plot in drawings.items():
+        made[docs / 'images' / f'{image}.png'] = _png(drawing_of(plot(shown)))
   for file in sorted((docs / 'results').glob('figure_*.csv')):
     name = file.stem.removeprefix('figure_')
     panels = plots.from_csv(name, read_text(file)).panels

@@ -49,40 +49,43 @@ if TYPE_CHECKING:
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', None, 'The workdir of a run, or of a point of a sweep.'
+  'checkpoint',
+  None,
+  'Run to analyse: its workdir, or the folder of a point of a sweep.',
 )
 _CONFIG = config_flag.define(
-  'Config file of a sweep, with an optional variant, as for launch.main.'
+  'Config file of a sweep, with variants of it after a colon, as for `launch.main`.'
 )
 _SWEEP = flags.DEFINE_multi_string(
-  'sweep', [], 'A field and its values, as for launch.sweep.'
+  'sweep', [], 'Field of the config and its values, as for `launch.sweep`.'
 )
 _WORKDIR = flags.DEFINE(
   cli.Folder(),
   'workdir',
   None,
-  'Folder of the sweep. Default: checkpoints/runs/strategies- and the name of the '
-  'config.',
+  'Folder of the sweep and of its pictures. Default: `checkpoints/runs/strategies-` '
+  'and the name of the config.',
 )
 _PART = cli.define_part('points')
 _PREDICTORS = flags.DEFINE_list(
   'predictors',
   None,
-  'Names of baselines of the task. Default: all except zero and slow ones.',
+  'Baselines of the task that a model may follow. Default: all except `zero` and those '
+  'that are slow to compute.',
 )
 _NUM_PROMPTS = flags.DEFINE_integer(
   'num_prompts',
   2048,
-  'Number of prompts. One half is used to fit the weights, the other half to measure '
-  'what they leave unexplained.',
+  'Number of prompts. One half is used to fit the weights of the predictors, the other '
+  'half to measure what they leave unexplained.',
   lower_bound=4,
 )
 _OUT = flags.DEFINE(
   cli.Folder(),
   'out',
   None,
-  'Folder for strategies.png, strategies.csv and rows.jsonl of --checkpoint. Default: '
-  'checkpoints/probes/ and a name made of the checkpoint.',
+  'With `--checkpoint`: folder for `strategies.png`, `strategies.csv` and '
+  '`rows.jsonl`. Default: `checkpoints/probes/` and a name made of the checkpoint.',
 )
 _DRAWING = Drawing(has_formats=True)
 _TABLE, _PICTURE = 'strategies.csv', 'strategies.png'

@@ -6,11 +6,10 @@
 Every combination of the values is a point of the sweep. Fields whose values go together
 are given in one flag: --sweep=model.mixer,model.hidden_features=softmax:137,delta:128.
 
-Points that differ only in some fields are trained side by side in one compiled program,
-which is faster. For linear attention these fields are the prior mean, the noise, the
-initial guess, its bias and the number of heads, and the points also share their
-prompts. For other models they are the seed, the learning rate and the initial scale,
-unless the model uses that scale for more than its initial weights.
+Points that differ only in the seed, the learning rate or the initial scale are trained
+side by side in one compiled program, which is faster, unless the model uses that scale
+for more than its initial weights. In most models numbers of the task, such as the prior
+mean and the noise, may also differ.
 
 Rerun the same command to resume after an interruption. Rerun it with more values to add
 points.
@@ -33,20 +32,22 @@ from zoo.training import sweeps
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
-  'Config file, with an optional variant, as for launch.main.'
+  'Config file, with variants of it after a colon, as for `launch.main`.'
 )
 _SWEEP = flags.DEFINE_multi_string(
   'sweep',
   [],
-  'A field and its values: task.prior_mean=0,0.5,1 or seed=0..4 (both ends included). '
-  'Repeat for more fields, whose values are all combined. Fields whose values go '
-  'together: model.mixer,model.hidden_features=softmax:137,delta:128.',
+  'Field of the config and its values: `task.prior_mean=0,0.5,1`, or `seed=0..4` with '
+  'both ends included. If the flag is repeated, all combinations of the values are '
+  'trained. Fields whose values go together stand in one flag: '
+  '`model.mixer,model.hidden_features=softmax:137,delta:128`.',
 )
 _WORKDIR = flags.DEFINE(
   cli.Workdir(),
   'workdir',
   None,
-  'Folder of the sweep. Default: checkpoints/runs/sweep- and the name of the config.',
+  'Folder of the sweep, or `gs://bucket/folder`. Default: `checkpoints/runs/sweep-` '
+  'and the name of the config.',
 )
 _PART = cli.define_part('points')
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 class _Rows(flags.ArgumentParser[int | float]):
   """A parser of a number of rows, or of a share of them."""
 
+  syntactic_help = 'an integer ≥ 2, or a share between 0 and 1, such as 0.5'
+
   def parse(self, argument: str | int | float) -> int | float:
     text = str(argument)
     if re.fullmatch(r'\d{1,9}', text) and int(text) > 1:
@@ -59,36 +61,37 @@ class _Rows(flags.ArgumentParser[int | float]):
 
 
 flags.adopt_module_key_flags(cli)
-_DATA = flags.DEFINE_string('data', None, 'A CSV file with a header.')
-_TARGET = flags.DEFINE_string('target', None, 'The column of --data to predict.')
+_DATA = flags.DEFINE_string('data', None, 'CSV file with a header.')
+_TARGET = flags.DEFINE_string('target', None, 'Column of `--data` to predict.')
 _DATASET = flags.DEFINE_string(
   'dataset',
   None,
-  'Instead of --data, a table that ships with scikit-learn: diabetes, iris, wine or '
-  'breast_cancer.',
+  'In place of `--data`: a table that comes with scikit-learn.',
 )
 _TASK = flags.DEFINE_enum(
   'task',
   None,
   ['classification', 'regression'],
-  'Whether the target of --data is classes or numbers. Default: decided by its values.',
+  'Whether the target of `--data` is classes or numbers. Default: the values of the '
+  'target decide.',
 )
 _MODEL = flags.DEFINE_string(
   'model',
   'checkpoints/tabular',
-  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote.',
+  'Model to compare: the workdir of a run, its folder `checkpoints`, or what '
+  '`zoo.save` or `zoo.export` wrote.',
 )
 _SPLITS = flags.DEFINE_integer(
-  'splits', 10, 'Number of random splits, with random_state 0, 1, …', lower_bound=2
+  'splits', 10, 'Number of random splits, with the seeds 0, 1, …', lower_bound=2
 )
 _ROWS = flags.DEFINE(
-  _Rows(), 'rows', 0.5, 'Rows of the context: their number, or their share.'
+  _Rows(), 'rows', 0.5, 'Number of rows of the context, or their share of all rows.'
 )
 _WORKDIR = flags.DEFINE(
   cli.Folder(),
   'workdir',
   None,
-  'Folder of the results. Default: checkpoints/runs/tabular- and a name made of the '
+  'Folder for the results. Default: `checkpoints/runs/tabular-` and a name made of the '
   'table, the target and the rows.',
 )
 _DRAWING = Drawing(has_formats=True)

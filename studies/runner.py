@@ -77,10 +77,13 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
 def with_progress(
   kind: str, items: Mapping[str, _Item], interruption: Interruption
 ) -> Iterator[tuple[str, _Item]]:
-  """Yields the items with their names, and logs each; raises Stopped after a signal.
+  """Yields the items with their names, and logs each.
 
   The log also says how long the other items will take, if they take as long as those
   before.
+
+  Raises:
+    Stopped: After a signal.
   """
   start = time.monotonic()
   for number, (name, item) in enumerate(items.items()):
@@ -167,7 +170,7 @@ class Trainer:
       UserError: If the config, a field or a point is invalid.
       RunError: If a point is not finite, or if the folder cannot be written.
       KeyboardInterrupt: After Ctrl-C.
-    """
+    """  # noqa: DOC501
     whole = self.config(config, fields)
     self.asked.append(f'{name}-{version_digest(to_json(whole))}')
     folder = self._folder / self.asked[-1]
@@ -204,6 +207,9 @@ def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
   Args:
     rows: Rows of a sweep, as a `Trainer` returns them. Rows without this loss are left
       out, unless no row has it.
+
+  Returns:
+    The row with the lowest `eval_risk`.
 
   Example:
     >>> studies.best([{'seed': 0, 'eval_risk': 2.0}, {'seed': 1, 'eval_risk': 1.5}])
@@ -268,6 +274,9 @@ def load(row: sweeps.Row, step: int | None = None) -> Any:
   Args:
     row: The row of the run, as a `Trainer` returns it.
     step: The step to open; None opens the newest one.
+
+  Returns:
+    The model, with the weights of the step.
 
   Raises:
     UserError: If the run has no checkpoint or not this step.

@@ -81,6 +81,9 @@ def near(value: _Number, tolerance: _Number, source: str) -> Expected:
     tolerance: Half of the width of the range, ≥ 0.
     source: The source of the range, in words.
 
+  Returns:
+    The range from `value − tolerance` to `value + tolerance`.
+
   Example:
     >>> str(studies.near(0.5, 0.1, 'Table 1'))
     '0.4 … 0.6'
@@ -95,6 +98,9 @@ def at_least(bound: _Number, source: str) -> Expected:
     bound: The lower end, which belongs to the range.
     source: The source of the range, in words.
 
+  Returns:
+    The range from `bound` to ∞.
+
   Example:
     >>> str(studies.at_least(0.5, 'Table 1'))
     '≥ 0.5'
@@ -108,6 +114,9 @@ def at_most(bound: _Number, source: str) -> Expected:
   Args:
     bound: The upper end, which belongs to the range.
     source: The source of the range, in words.
+
+  Returns:
+    The range from −∞ to `bound`.
 
   Example:
     >>> str(studies.at_most(0.5, 'Table 1'))
@@ -326,6 +335,10 @@ def table(results: Sequence[StudyResult]) -> str:
 
   Args:
     results: The results that `run` returns.
+
+  Returns:
+    The lines of the table, with a header. A column in which all cells are empty is left
+    out.
 
   Example:
     >>> study = studies.Study('half', 'A half is 0.5.', lambda train: None)

@@ -1,8 +1,10 @@
 """ICL Zoo: architectures that learn in context, and their exact theory.
 
-model = zoo.create_model('yq_lsa', num_features=10, rngs=nnx.Rngs(0))
-task = zoo.create_task('linear_regression', num_features=10, context_length=10)
-prediction = model(task.sample(jax.random.key(0), batch_size=2048))
+Example:
+  >>> model = zoo.create_model('yq_lsa', num_features=10, rngs=nnx.Rngs(0))
+  >>> task = zoo.create_task('linear_regression', num_features=10, context_length=10)
+  >>> model(task.sample(jax.random.key(0), batch_size=2048)).shape
+  (2048,)
 """
 
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -50,7 +52,10 @@ from zoo.training.wandb_writer import WandbWriter as WandbWriter
 
 
 def list_mixers() -> list[str]:
-  """Returns the names of the registered mixers, sorted.
+  """Returns the names of the registered mixers.
+
+  Returns:
+    The names, in alphabetical order.
 
   Example:
     >>> 'softmax' in zoo.list_mixers()
@@ -60,7 +65,10 @@ def list_mixers() -> list[str]:
 
 
 def list_models() -> list[str]:
-  """Returns the names of the registered models, sorted.
+  """Returns the names of the registered models.
+
+  Returns:
+    The names, in alphabetical order.
 
   Example:
     >>> 'yq_lsa' in zoo.list_models()
@@ -70,7 +78,10 @@ def list_models() -> list[str]:
 
 
 def list_tasks() -> list[str]:
-  """Returns the names of the registered tasks, sorted.
+  """Returns the names of the registered tasks.
+
+  Returns:
+    The names, in alphabetical order.
 
   Example:
     >>> 'linear_regression' in zoo.list_tasks()

@@ -282,8 +282,13 @@ class CellRun:
 
     The learning rate is constant at first and decays at the end. A checkpoint is saved
     when the constant part ends, so that a larger budget with the same rate continues
-    from it. After a signal within the constant part the state reached is saved, and
-    Stopped is raised.
+    from it. After a signal within the constant part the state reached is saved.
+
+    Returns:
+      The state of the seeds, trained side by side.
+
+    Raises:
+      Stopped: After a signal.
     """
     clock = time.monotonic()
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)

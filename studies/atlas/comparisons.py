@@ -54,6 +54,9 @@ def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
   after the largest budget with which every trained cell has a row. Shares below
   `LEAST_SHARE` count as `LEAST_SHARE`. Models that take an initial guess are compared
   with the guess 0. Rows with a loss that is infinite or NaN are left out.
+
+  Returns:
+    A difference for each model, task and context length.
   """
   shown = [
     row

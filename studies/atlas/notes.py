@@ -26,6 +26,11 @@ class Settings(NamedTuple):
     scale: The name of the scale of the configs.
     seeds: The seeds with which the chosen learning rate is trained.
     budgets: The operations of training of each seed, in increasing order.
+
+  Example:
+    >>> from studies.atlas import Settings
+    >>> Settings('small', seeds=(0, 1), budgets=(1e12,)).seeds
+    (0, 1)
   """
 
   scale: str
@@ -121,6 +126,9 @@ def read_notes(
     folder: The folder of the cell.
     settings: How the cell is to be trained.
     get_config: Returns the config of the cell.
+
+  Returns:
+    The notes of the cell.
 
   Raises:
     UserError: If the notes were written with another scale, other seeds or another

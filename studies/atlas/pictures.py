@@ -52,7 +52,11 @@ _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 
 
 def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
-  """Draws all pictures for which there are rows, and returns them by file name."""
+  """Draws all pictures for which there are rows.
+
+  Returns:
+    The pictures, by file name without the ending.
+  """
   drawn: dict[str, Axes | list[Axes]] = {'atlas': heat_map(rows)}
   if ratios := slope_ratios(rows):
     drawn['atlas_slopes'] = slopes(ratios)
@@ -162,6 +166,9 @@ def _matrix(
 
   Models are ordered by the mean log of their values. A value that is infinite or NaN
   counts as 1 there.
+
+  Returns:
+    The axes.
   """
   logs: dict[str, list[float]] = {model: [] for model, _ in values}
   for (model, _), value in values.items():

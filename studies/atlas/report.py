@@ -24,27 +24,31 @@ from zoo.reports import Table
 ABOUT = {
   'atlas': (
     'What each architecture learns with the same operations',
-    'Shares of what can be learned: 0 is the loss of Bayes, or no loss where Bayes is '
-    'not known; 1 is the loss without examples, or of the answer 0. A star: fewer '
-    'operations, since the most steps are reached; “theory”: the lowest known risk of '
-    'a layer of linear attention; “Bayes”: the whole interval over seeds is less than '
-    '0.01 above Bayes; a dash: the model cannot do the task.',
+    'Each number is (loss − Bayes loss) / (loss without examples − Bayes loss): 0 is '
+    'as good as Bayes, and 1 means that nothing was learned. Where Bayes is not known '
+    'its loss counts as 0; where the loss without examples is not known, that of the '
+    'answer 0 is used. A star marks a model that reaches the limit of steps with fewer '
+    'operations. “theory” is the lowest known risk of a layer of linear attention. '
+    '“Bayes” means that the whole interval over seeds is less than 0.01 above Bayes. A '
+    'dash means that the model cannot do the task.',
   ),
   'atlas_slopes': (
     'What more operations bring',
-    'The share not learned with the largest budget of a task, which is so many times '
-    'a smaller one, over that with the smaller one. Cells with a star are left out.',
+    'The share that is not learned with the largest budget of a task, divided by the '
+    'share with a smaller budget. The labels say how many times larger the largest '
+    'budget is. Cells with a star are left out.',
   ),
   'atlas_examples': (
     'Loss by number of examples',
-    'Trained on prompts of one length, measured on shorter and longer ones. Models '
-    'for a fixed number of examples cannot take more.',
+    'Models are trained on prompts of one length, and measured on shorter and longer '
+    'ones. Models for a fixed number of examples cannot take more.',
   ),
   'atlas_guesses': (
     'What a guess changes',
-    '“linear”: a trained w·x of the query in the tokens; “residual”: one outside the '
-    'model. Paired by seed and prompt; bars are 95 % intervals over seeds, for means '
-    'over models.',
+    'A “linear” guess is a trained w·x of the query, written in the tokens; a '
+    '“residual” one is added outside the model. Differences from the guess 0 are '
+    'paired by seed and prompt. Bars are 95 % intervals: over seeds for one model, and '
+    'over models for means.',
   ),
   'atlas_contexts': (
     'By the context length of training',
@@ -90,7 +94,11 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
 
 
 def summary(rows: Sequence[AtlasRow]) -> str:
-  """Returns a paragraph: how many cells there are, and how many have which result."""
+  """Returns a paragraph: how many cells there are, and how many have which result.
+
+  Returns:
+    The paragraph.
+  """
   cells = at_budget(rows)
   trained = [row for row in cells if row.known == TRAINED]
   like_bayes = sum(is_like_bayes(row, rows) for row in trained)
@@ -100,15 +108,16 @@ def summary(rows: Sequence[AtlasRow]) -> str:
   capped = sum(row.is_capped for row in trained)
   others = {row.budget for row in rows} - {0.0, *common_budgets(rows)}
   more = ''.join(
-    f', {sum(row.budget == budget for row in rows)} also with {budget:.3g}'
+    f'; {sum(row.budget == budget for row in rows)} also with {budget:.3g}'
     for budget in sorted(others)
   )
   return (
     f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
-    f'{len(trained)} are trained with {budgets} operations for each seed, of which '
-    f'{capped} with fewer, since they reach the most steps{more}; all of it took '
-    f'{hours:.1f} hours of a core. {like_bayes} reach Bayes. {theory} have a value of '
-    f'theory; {len(cells) - len(trained) - theory} have no loss.'
+    f'{len(trained)} cells are trained: {len(trained) - capped} with {budgets} '
+    f'operations for each seed, {capped} with fewer (they reach the limit of steps)'
+    f'{more}. All of it took {hours:.1f} hours of a core. {like_bayes} of the trained '
+    f'cells reach Bayes. {theory} cells have a value of theory in place of a trained '
+    f'loss, and {len(cells) - len(trained) - theory} have no loss.'
   )
 
 
@@ -117,6 +126,9 @@ def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
 
   Each name is followed by its share as `LossScale.share` gives it, and the last column
   counts the models for which no difference was seen.
+
+  Returns:
+    A table with a row for each task and context length.
   """
   groups: dict[tuple[str, int], list[Difference]] = {}
   for difference in differences(rows):

@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Returns the parts of the cell that are not None, separated by commas."""
+    """The parts of the cell that are not None, separated by commas."""
     return ','.join(str(part) for part in self if part is not None)
 
 

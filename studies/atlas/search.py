@@ -47,6 +47,9 @@ def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Se
     try_rates: Returns the held-out losses of learning rates after a number of steps.
     rates: The learning rates of the first round.
     num_steps: The steps of the last round.
+
+  Returns:
+    The best rate and the losses of the last round.
   """
   tried = _tried(try_rates, rates, max(num_steps // 9, 1))
   third = sorted(tried, key=lambda rate: (tried[rate], rate))[: -(-len(rates) // 3)]
@@ -65,6 +68,9 @@ def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:
     try_rates: Returns the held-out losses of learning rates after a number of steps.
     rate: The learning rate in the middle.
     num_steps: The number of steps.
+
+  Returns:
+    The best rate, and the losses of all rates that were tried.
   """
   tried = _tried(try_rates, [rate / 2, rate, 2 * rate], num_steps)
   search = Search(_best(tried), tried)

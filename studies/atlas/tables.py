@@ -10,7 +10,11 @@ from zoo.reports import Table
 
 
 def tables(rows: Sequence[AtlasRow]) -> list[Table]:
-  """Returns the table of the effects of guesses, if any, and the table of cells."""
+  """Returns the table of the effects of guesses, if any, and the table of cells.
+
+  Returns:
+    One or two tables.
+  """
   effects = changes(rows)
   return [*([_changes_table(effects)] if effects else []), _cells_table(rows)]
 

@@ -58,8 +58,9 @@ HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 _ABOUT = About(
   'Numbers that in-context learning must reproduce',
   'Results of the literature, measured again by ICL Zoo, with the ranges in which they '
-  'were expected before this measurement. studies/headlines/README.md has the settings '
-  'that were tuned before, how strong each test is, and why some fail.',
+  'were expected before this measurement. studies/headlines/README.md says what each '
+  'number is, how strong each test is, and why some fail; SETTINGS.md beside it lists '
+  'the settings that were tried before.',
   'headlines.json',
 )
 

@@ -1,7 +1,7 @@
 """Few classes are learned in weights, many in bursts are read from the context.
 
 With bursts of B, each class of a context has B of its examples. Settings and ranges
-were fixed after the trials with seed 0 that studies/headlines/README.md lists, so the
+were fixed after the trials with seed 0 that studies/headlines/SETTINGS.md lists, so the
 seeds here are others.
 """
 

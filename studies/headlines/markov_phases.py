@@ -30,7 +30,8 @@ _FIELDS = {
   'model.feed_forward': 'none',
   'model.positions': 'rotary',
   'model.tokens': 'shifted',
-  'model.init_scale': 0.02,  # as in minGPT, so that the first predictions are uniform
+  # minGPT has this scale, with which the first predictions are uniform.
+  'model.init_scale': 0.02,
   'train.batch_size': 64,
   'optimizer.learning_rate': 1e-3,
   'optimizer.schedule': 'constant',
@@ -57,6 +58,9 @@ def _measure(train: Trainer, labels: str) -> Measurement:
     train: Trains the models.
     labels: `clean` for the true rows of the chains, or `observed` for drawn symbols, as
       in the source.
+
+  Returns:
+    The measured numbers, and the panels of the picture.
   """
   saved = {}
   for name, (last, every) in _PARTS.items():

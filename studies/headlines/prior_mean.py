@@ -37,7 +37,7 @@ HEADLINE = Study(
     'lsa': Expected(
       14.4305,
       1.02 * 14.4306,
-      'the lowest known risk for one head, 14.4306 (docs/theory.md)',
+      '14.4306, the infimum for one head with the guess 0 (docs/theory_heads.md)',
     ),
     'ltb': Expected(
       110 / 21 - 1e-6, 1.02 * 110 / 21, 'd (d + 1)/(C + d + 1) = 110/21, proved'

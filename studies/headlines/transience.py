@@ -1,8 +1,8 @@
 """In-context learning comes first, and goes while classes are learned in weights.
 
 It is measured for one number of classes. Settings and ranges were fixed after trials
-with the seeds 0 and 1, which studies/headlines/README.md lists. The seeds here were not
-used in these trials.
+with the seeds 0 and 1, which studies/headlines/SETTINGS.md lists. The seeds here were
+not used in these trials.
 """
 
 from __future__ import annotations

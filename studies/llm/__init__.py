@@ -1,7 +1,8 @@
 """The language-model experiment: does a model refine an initial guess (Fig. 6)?
 
-model = studies.llm.load_model('SmolLM2-135M-Instruct.gguf')
-model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
+Example:
+  >>> model = studies.llm.load_model('SmolLM2-135M-Instruct.gguf')
+  >>> model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> Language
 def of_extra() -> Any:
   """Returns the module `studies.llm.language_model`.
 
+  Returns:
+    The module, which has the class of models and the function that opens one.
+
   Raises:
     UserError: If the extra `llm` is not installed.
-  """
+  """  # noqa: DOC501
   try:
     from studies.llm import language_model
   except ModuleNotFoundError as error:

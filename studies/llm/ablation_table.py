@@ -83,6 +83,9 @@ def results(
   Args:
     cells: The rows of the cells, from `row_of`.
     scale: The scale of the labels.
+
+  Returns:
+    The content, which JSON can hold.
   """
   summaries = [row['summary'] for row in cells.values()]
   rows, num_comparisons = [], {}

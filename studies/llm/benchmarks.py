@@ -127,6 +127,9 @@ def read_benchmark(name: str, folder: pathlib.Path | None) -> Benchmark:
       `dev.jsonl` may be missing.
     folder: The folder of the files. None raises an error that names the files.
 
+  Returns:
+    The examples of each split, with the digest of the files.
+
   Raises:
     UserError: If a file is missing, or has a line that cannot be read (the message has
       the file and the line); and if the labels of `jsonl` contradict each other.
@@ -194,6 +197,9 @@ def balanced(examples: Sequence[Example], is_single: bool) -> list[Example]:
     examples: The examples of a split.
     is_single: Whether each question keeps one sentence only. The verdict then
       alternates from question to question.
+
+  Returns:
+    The chosen examples.
   """
   rng = np.random.default_rng(0)
   questions: dict[str, dict[str, list[Example]]] = {}

@@ -72,6 +72,9 @@ class LabelScale:
 def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Module:
   """Builds the network concatenated embeddings → Linear(16) → ReLU → Linear.
 
+  Returns:
+    The network, with random weights.
+
   References:
     arXiv 2512.04268, appendix C.3.
   """
@@ -100,6 +103,9 @@ def make_guesses(
     scale: The scale of the labels.
     vectors: The embeddings of the texts, which only `network` and `cosine` need.
     seed: The seed of the network, of noise and of permutations.
+
+  Returns:
+    The guesses of each split, in the order of the examples.
   """
   if config.model in FITTED:
     outputs = _outputs(config, benchmark, scale, vectors, seed)
@@ -176,6 +182,9 @@ def _network(
 
   The loss is the mean squared error or, with classes, the cross-entropy of logits. If
   the last examples of an epoch do not fill a batch, they are left out.
+
+  Returns:
+    The outputs for the examples of each split.
   """
   num_rows = len(targets)
   batch_size = min(BATCH_SIZE, num_rows)

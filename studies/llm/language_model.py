@@ -283,9 +283,12 @@ def _read(
     dtype: The type of the weights.
     **options: Further arguments of `from_pretrained`.
 
+  Returns:
+    The model and its tokenizer.
+
   Raises:
     UserError: If the path cannot be read, or lacks weights of the model.
-  """
+  """  # noqa: DOC501
   folder = path.parent if 'gguf_file' in options else path
   options |= {'local_files_only': True, 'trust_remote_code': False}
   try:

@@ -70,6 +70,9 @@ def make_prompts(
     benchmark: The examples.
     wording: The wording of the prompts.
     guesses: The guesses of all examples by split.
+
+  Returns:
+    The prompts, in the order of their indices.
   """
   scale, split, splits = wording.scale, config.prompts.context_split, benchmark.splits
   constant = scale.middle([example.label for example in splits['train']])

@@ -83,6 +83,9 @@ def train_all(
     objective: What to train on, `sampled` prompts or the `exact` risk.
     train: Trains the runs; its errors are passed on.
     part: Trains only a part of the runs. The result then has no rows.
+
+  Returns:
+    The rows of the runs of each point, one for each seed.
   """
   recipes: dict[Recipe, list[PaperPoint]] = {}
   for member in dict.fromkeys(points):

@@ -147,6 +147,9 @@ def diagrams(rows: Sequence[Mapping[str, Any]]) -> list[Diagram]:
 
   Args:
     rows: The rows of `rows_of`, of at least one run.
+
+  Returns:
+    The diagrams.
   """
   fields = [*rows[0]][: [*rows[0]].index(_STEP)]
   field, *others = [name for name in fields if name != SEED] or [SEED]

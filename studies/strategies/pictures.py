@@ -146,7 +146,10 @@ def _curve_of(
   estimates: Sequence[Estimate | None],
   x: Sequence[int] | None = None,
 ) -> Series:
-  """Returns a curve of estimates with 95 % intervals; by default x is 0, 1, …"""
+  """Returns a curve of estimates with 95 % intervals.
+
+  By default x is 0, 1, 2 and so on.
+  """
   known = [_UNKNOWN if estimate is None else estimate for estimate in estimates]
   means = tuple(estimate.mean for estimate in known)
   return Series(

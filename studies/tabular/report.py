@@ -32,6 +32,9 @@ def calibration_picture(trial: Trial, found: PitHistogram | Reliability) -> Figu
   Args:
     trial: The model and the table.
     found: The calibration, from `Comparison.calibration`.
+
+  Returns:
+    The picture.
   """
   title = f'{trial.name} on {trial.table.name}'
   if isinstance(found, Reliability):
@@ -54,6 +57,9 @@ def page(
     comparison: The scores and the calibration.
     figure: The picture of the calibration. None leaves it out.
     formats: The file formats in which the picture was written, for links.
+
+  Returns:
+    The HTML of the page.
   """
   sections = [
     reports.Section(

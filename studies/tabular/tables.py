@@ -105,6 +105,9 @@ def read_table(path: pathlib.Path, target: str, kind: str | None = None) -> Tabl
     target: The name of the column with the labels.
     kind: 'classification' or 'regression'. None decides by the target, as above.
 
+  Returns:
+    The table. Its missing features are NaN.
+
   Raises:
     UserError: If the file cannot be read or has no rows; if a column has no name, or
       two have the same; if there is no column beside the target; if the target is

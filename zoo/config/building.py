@@ -36,7 +36,7 @@ def build_task(config: Config) -> Task:
     # The fields may be those of another task. A mixture is left out, since its fields
     # are not the arguments of its constructor.
     if cls and name != 'mixture' and fields.keys() - registry.parameters(cls).keys():
-      hint = f'; --config=FILE:task={name} has these fields'
+      hint = f'; choose the task by --config=FILE:task={name}, which sets its fields'
     raise UserError(f'config.task: {error}{hint}') from error
 
 
@@ -138,8 +138,8 @@ def abstract_model(config: Config) -> Model:
   `abstract_parts` instead.
 
   Raises:
-    UserError: As from `build_model`: if the model, its arguments or its task do not
-      fit.
+    UserError: If the model, its arguments or its task do not fit, as from
+      `build_model`.
   """
   return nnx.merge(*abstract_parts(config))
 
@@ -148,8 +148,8 @@ def abstract_parts(config: Config) -> tuple[Any, Any]:
   """Returns the graph and the abstract state of a config's model.
 
   Raises:
-    UserError: As from `build_model`: if the model, its arguments or its task do not
-      fit.
+    UserError: If the model, its arguments or its task do not fit, as from
+      `build_model`.
   """
   # The current mesh may lack the axes of the model, so no mesh is used here.
   no_mesh = jax.sharding.AbstractMesh((), ())

@@ -203,7 +203,7 @@ def _check_devices(name: str, value: Any) -> None:
 
 
 def _check_objective(name: str, value: Any) -> None:
-  check_name(name, value, [*OF_THE_LIBRARY, *OBJECTIVES])
+  check_name(name, value, dict.fromkeys([*OF_THE_LIBRARY, *OBJECTIVES]))
 
 
 def _check_metrics(name: str, value: Any) -> None:
@@ -237,15 +237,17 @@ FIELDS: dict[str, Field] = {
     'none',
     ByClass('the name of a model', str),
     'Name of the model. The other fields of the section `model` are the arguments of '
-    'its constructor, which checks them; the task gives the sizes.',
+    'its constructor, which checks them. The numbers of features, examples and outputs '
+    'come from the task. The default `none` is no model: each file of `configs/` and '
+    '`zoo.default_config` set a name.',
   ),
   'task.name': Field(
     'linear_regression',
     ByClass('the name of a task', str),
     'Name of the task. The other fields of the section `task` are the fields of its '
-    'class, which checks them; those below are for `linear_regression`, '
-    'y = w·x + σ n with w ~ N(w*, Λ) and x ~ N(0, Σ). The variant `task=NAME` replaces '
-    'the section.',
+    'class, which checks them. The fields below are those of `linear_regression`, '
+    'y = w·x + σ n with w ~ N(w*, Λ) and x ~ N(0, Σ). The variant `task=NAME` of a '
+    'config replaces the whole section.',
   ),
   'task.num_features': Field(
     10, ByClass('an integer ≥ 1', int), 'Number of features of an input, d.'
@@ -258,18 +260,17 @@ FIELDS: dict[str, Field] = {
   'task.prior_mean': Field(
     2.0,
     ByClass('a number, or one for each feature', object),
-    'Mean of the weights of the functions, w*. Most other papers centre the labels, '
-    'which is 0.',
+    'Mean of the weights of the functions, w*. Most other papers have the mean 0.',
   ),
   'task.prior_covariance': Field(
     None,
     ByClass('a d × d matrix', object),
-    'Covariance of the weights of the functions, Λ. None is the identity.',
+    'Covariance of the weights of the functions, Λ. None means the identity.',
   ),
   'task.feature_covariance': Field(
     None,
     ByClass('a d × d matrix', object),
-    'Covariance of the inputs, Σ. None is the identity.',
+    'Covariance of the inputs, Σ. None means the identity.',
   ),
   'task.noise_std': Field(
     0.0,
@@ -279,44 +280,50 @@ FIELDS: dict[str, Field] = {
   'objective.name': Field(
     'sampled',
     Own(_check_objective, '`sampled`, `nll`, `rows`, `exact`, or one of your own', str),
-    '`sampled` is the mean loss of fresh prompts at every step. `nll` is the mean '
-    'negative log likelihood of their observed labels, for models with a distribution '
-    '(`model.head`). `rows` is the same for all rows behind a random place of each '
-    'prompt, for the model `tabular`. `exact` is the expectation of the loss by a '
-    'formula, on linear regression, for models that theory covers.',
+    'What training minimises. `sampled` is the mean loss on prompts that are drawn '
+    'anew at every step. `nll` is the mean negative log likelihood of their observed '
+    'labels, for models that predict a distribution (`model.head`). `rows` is for the '
+    'model `tabular`: the same mean over all rows after a random place in each prompt. '
+    '`exact` is the expected loss by a formula, for linear regression and models that '
+    'theory covers.',
   ),
   'objective.positions': Field(
     'query',
     OneOf(('query', 'every')),
-    '`query` trains on the loss of the query alone, `every` on the mean loss of all '
-    'examples and the query.',
+    'Which predictions are trained. `query` is the loss of the query alone; `every` is '
+    'the mean loss of all examples and the query. `every` needs a model that predicts '
+    'them all in one pass: a token model with causal tokens, or a model with a method '
+    '`predictions` or a learning rule.',
   ),
   'objective.min_examples': Field(
     None,
     Count(0),
-    'With positions = `query`, each prompt is cut to a random number of examples from '
-    'this to C, and the next example becomes its query. None does not cut.',
+    'Smallest number of examples in training, for positions = `query`. Each prompt is '
+    'cut to a random number of examples, from this number to C, and the next example '
+    'becomes its query. None keeps all prompts at C examples.',
   ),
   'objective.labels': Field(
     'clean',
     OneOf(('clean', 'observed')),
-    'What predictions are compared with in training: `clean` are the targets, such as '
-    'labels without noise or the probabilities of classes; `observed` are labels drawn '
-    'from them. The same predictor minimises both. Most papers train on observed '
-    'labels, with noisier gradients. The objective `nll` always has observed labels.',
+    'What predictions are compared with in training. `clean` means the targets, such '
+    'as labels without noise or the probabilities of classes. `observed` means labels '
+    'that are drawn from the targets, as in most papers; gradients are then noisier. '
+    'The same predictor minimises both losses. The objectives `nll` and `rows` always '
+    'use observed labels.',
   ),
   'curriculum.name': Field(
     'growing',
     Registered(CURRICULA),
-    'Curriculum: training starts with few features, examples or loops (Garg et al., '
-    'arXiv 2208.01066). `growing` has all from the first step on where `features`, '
-    '`examples` and `loops` are None.',
+    'Name of the curriculum. `growing` starts training with few features, examples or '
+    'loops, and adds more stage by stage (Garg et al., arXiv 2208.01066). It has no '
+    'effect if `features`, `examples` and `loops` are None, the default.',
   ),
-  'curriculum.every': Field(2000, Count(), 'Steps from one stage to the next.'),
+  'curriculum.every': Field(2000, Count(), 'Number of steps of a stage.'),
   'curriculum.features': Field(
     None,
     Count(),
-    'Number of features of the first stage; further features are 0. None has all.',
+    'Number of features in the first stage. The other features are set to 0. None '
+    'means all features.',
   ),
   'curriculum.more_features': Field(
     1, Count(), 'Number of features that each stage adds.'
@@ -324,9 +331,9 @@ FIELDS: dict[str, Field] = {
   'curriculum.examples': Field(
     None,
     Count(0),
-    'Longest context of the first stage, in examples, for positions = `every`. Losses '
-    'after more examples do not count, and prompts keep their length, which for causal '
-    'models is the same as shorter prompts. None has all.',
+    'Number of examples in the longest context of the first stage, for positions = '
+    '`every`. Prompts keep their length, and losses after more examples do not count. '
+    'For causal models this is the same as shorter prompts. None means all examples.',
   ),
   'curriculum.more_examples': Field(
     2, Count(), 'Number of examples that each stage adds.'
@@ -334,8 +341,8 @@ FIELDS: dict[str, Field] = {
   'curriculum.loops': Field(
     None,
     Count(),
-    'Number of trained loops of the first stage, for models with several. None has '
-    'all.',
+    'Number of trained loops in the first stage, for models with several loops. None '
+    'means all loops.',
   ),
   'curriculum.more_loops': Field(1, Count(), 'Number of loops that each stage adds.'),
   'optimizer.name': Field('adam', Registered(OPTIMIZERS), 'Name of the optimizer.'),
@@ -345,58 +352,62 @@ FIELDS: dict[str, Field] = {
   'optimizer.beta1': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
-    "Momentum. None is optax's default.",
+    'Momentum: the decay of the mean of gradients. None means 0.9 for `adam`, `adamw`, '
+    '`lion` and `schedule_free`, 0.95 for `muon`, and no momentum for `sgd`.',
   ),
   'optimizer.beta2': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
-    "Decay of the mean of squared gradients. None is optax's default.",
+    'Decay of the mean of squared gradients; for `lion`, decay of its mean of '
+    'gradients. `sgd` does not have it. None means 0.99 for `lion` and 0.999 for all '
+    'others.',
   ),
   'optimizer.weight_decay': Field(
     None,
     Number(0.0),
-    'Weight decay, which is multiplied by the learning rate; `adam` and `sgd` take '
-    "none. None is optax's default.",
+    'Strength of the weight decay, which is multiplied by the learning rate. `adam` '
+    'and `sgd` have no weight decay. None means 1e-4 for `adamw`, 1e-3 for `lion`, and '
+    '0 for `muon` and `schedule_free`.',
   ),
   'optimizer.decay': Field(
     'hidden',
     Own(_check_decay, 'roles, `all`, or patterns, joined by commas', str),
-    'Which weights decay: the roles `hidden`, `embedding` and `vector`, `all`, or '
-    'patterns of paths such as `*/norm`. docs/parameters.md lists roles and paths.',
+    'Which weights decay: roles (`hidden`, `embedding`, `vector`), `all`, or patterns '
+    'of paths such as `*/norm`. docs/parameters.md lists roles and paths.',
   ),
   'optimizer.scales': Field(
     {},
     Own(_check_scales, 'a dictionary of numbers ≥ 0', dict),
-    'Factors of the learning rate by patterns of paths, such as '
-    "`{'layers/*/value': 10.0}`. The factor 0 freezes weights.",
+    'Factors of the learning rate, by patterns of paths, such as '
+    "`{'layers/*/value': 10.0}`. A factor of 0 freezes these weights.",
   ),
   'optimizer.schedule': Field(
     'cosine',
     OneOf(SCHEDULES),
-    'Schedule of the learning rate after the warm-up. `wsd` is constant, and decays at '
-    'the end.',
+    'Schedule of the learning rate after the warm-up. `wsd` (warm-up, stable, decay) '
+    'is constant until it decays at the end.',
   ),
   'optimizer.warmup_steps': Field(
     0,
     Count(0),
-    'Number of steps of a linear warm-up from 0.',
+    'Number of steps in which the learning rate rises linearly from 0.',
     may_change='with more steps',
   ),
   'optimizer.warmup_share': Field(
     None,
     Number(0.0, maximum=1.0),
-    'Warm-up as a share of `train.num_steps`, in place of `warmup_steps`. None takes '
-    '`warmup_steps`.',
+    'Length of the warm-up as a share of `train.num_steps`. It replaces '
+    '`warmup_steps`. None takes `warmup_steps`.',
   ),
   'optimizer.decay_share': Field(
     0.2,
     Number(above=0.0, maximum=1.0),
-    'Share of `train.num_steps` in which the schedule `wsd` decays.',
+    'Length of the decay of the schedule `wsd`, as a share of `train.num_steps`.',
   ),
   'optimizer.final_share': Field(
     0.0,
     Number(0.0, maximum=1.0),
-    'Last learning rate as a share of the peak.',
+    'Learning rate of the last step, as a share of the peak.',
   ),
   'optimizer.clip_norm': Field(
     None,
@@ -406,47 +417,51 @@ FIELDS: dict[str, Field] = {
   'optimizer.ema_decay': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
-    'Decay of an exponential moving average of the weights, which is then the model. '
-    'None takes no average.',
+    'Decay of an exponential moving average of the weights. The model is then this '
+    'average. None takes no average.',
   ),
   'train.num_steps': Field(
     5000,
     Count(maximum=_LARGEST_STEP),
-    'Number of steps. It may be raised later, to go on.',
+    'Number of training steps. A larger number later continues the run.',
     may_change='with more steps',
   ),
   'train.init_from': Field(
     None,
-    Own(_check_folder, 'a folder', str),
-    'Run or saved model whose weights the run starts from; it is read at step 0 alone. '
-    'None starts from random weights.',
+    Own(_check_folder, 'a path, or `gs://bucket/folder`', str),
+    'Folder of a run or a saved model from whose weights the run starts. It is read at '
+    'step 0 alone. None starts from random weights.',
   ),
   'train.init_from_other': Field(
     False,
     Truth(),
-    'Whether the model of `init_from` may compute something else from the same '
-    'weights.',
+    'Whether to take weights of a model that computes something else from them, such '
+    'as one with another number of heads.',
   ),
   'train.batch_size': Field(
     2048,
     Count(),
-    'Number of prompts of a step, a multiple of `mesh.data` times `num_parts`.',
+    'Number of prompts in a step. It must be a multiple of `mesh.data` times '
+    '`num_parts`.',
   ),
   'train.num_parts': Field(
     1,
     Count(),
-    'Number of parts of a batch that are computed one after the other, to save memory.',
+    'Number of parts into which a batch is split. They are computed one after the '
+    'other, which saves memory.',
   ),
   'train.compute_dtype': Field(
     'float32',
     OneOf(('float32', 'bfloat16')),
-    'Type in which the model computes. Weights and moments keep their types.',
+    'Type in which the model computes. Weights and the moments of the optimizer keep '
+    'their types.',
   ),
   'train.log_every': Field(
     50,
     Count(),
-    'Number of steps between log lines. They run in one compiled call, which also ends '
-    'at each evaluation and each save, so that these have log lines of their own.',
+    'Number of steps between log lines. These steps run in one compiled call. The call '
+    'also ends at each evaluation and each save, which therefore have log lines of '
+    'their own.',
     may_change='always',
   ),
   'train.matmul_precision': Field(
@@ -457,28 +472,33 @@ FIELDS: dict[str, Field] = {
   'mesh.data': Field(
     -1,
     Own(_check_devices, 'an integer ≥ 1, or -1', int),
-    'Number of devices that share the batch. -1 takes all that are left.',
+    'Number of devices among which the batch is split. -1 takes all devices that '
+    '`mesh.model` leaves.',
     may_change='always',
   ),
   'mesh.model': Field(
-    1, Count(), 'Number of devices that share the heads.', may_change='always'
+    1,
+    Count(),
+    'Number of devices among which the heads are split.',
+    may_change='always',
   ),
   'mesh.fsdp': Field(
     False,
     Truth(),
-    'Whether the weights and the state of the optimizer are also split over `data`.',
+    'Whether the weights and the state of the optimizer are split over the devices of '
+    '`mesh.data`, too.',
     may_change='always',
   ),
   'mesh.heartbeat_timeout': Field(
     10,
     Count(),
-    'Seconds after which a silent process counts as lost.',
+    'Number of seconds after which a process that sends nothing counts as lost.',
     may_change='always',
   ),
   'mesh.start_timeout': Field(
     300,
     Count(),
-    'Seconds to wait for the other processes at the start.',
+    'Number of seconds to wait for the other processes at the start.',
     may_change='always',
   ),
   'checkpoint.every': Field(
@@ -487,36 +507,43 @@ FIELDS: dict[str, Field] = {
   'checkpoint.every_minutes': Field(
     None,
     Number(above=0.0),
-    'Minutes between checkpoints at most. None sets no limit.',
+    'Largest number of minutes between checkpoints. None sets no limit.',
     may_change='always',
   ),
   'checkpoint.keep': Field(
-    3, Count(), 'Number of the newest checkpoints that are kept.', may_change='always'
+    3, Count(), 'Number of newest checkpoints that are kept.', may_change='always'
   ),
   'checkpoint.steps': Field(
     None,
     Own(_check_steps, '`log`, or a tuple of integers ≥ 1', object),
-    'Steps whose checkpoints are kept besides the newest. `log` is 1, 2, 3, 4, 6, 8, '
-    '11, 16, …, two for each factor of two. None keeps no others.',
+    'Steps whose checkpoints are kept in addition to the newest. `log` means 1, 2, 3, '
+    '4, 6, 8, 11, 16, …, which are two steps for each factor of two. None keeps no '
+    'others.',
     may_change='always',
   ),
   'eval.seed': Field(
     0,
     Count(0, LARGEST_SEED),
-    'Seed of the held-out prompts and of those of comparisons.',
+    'Seed of the held-out prompts and of the prompts on which baselines are compared.',
   ),
   'eval.every': Field(
     1000,
     Count(),
-    'Number of steps between evaluations. The exact risk is computed at each log line.',
+    'Number of steps between evaluations on held-out prompts. The exact risk, where '
+    'there is one, is computed at each log line.',
   ),
   'eval.num_batches': Field(
-    32, Count(0), 'Number of held-out batches. 0 leaves only the exact risk.'
+    32,
+    Count(0),
+    'Number of held-out batches, each of `train.batch_size` prompts. 0 measures only '
+    'the exact risk.',
   ),
   'eval.num_compared': Field(
     4096,
     Count(0),
-    'Number of prompts on which baselines are compared at the end.',
+    'Number of prompts on which the model and the baselines are compared at the end. '
+    'At most `eval.num_batches` times `train.batch_size` prompts are used. With fewer '
+    'than 2 prompts there is no comparison.',
     may_change='always',
   ),
   'eval.metrics': Field(

@@ -293,12 +293,16 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
 def check_groups(
   config: Config, roles: Mapping[str, str], shared: Mapping[str, Sequence[str]]
 ) -> None:
-  """Raises UserError for a pattern that matches no path of a model's weights.
+  """Checks the patterns of a config against the paths of a model's weights.
 
   Args:
     config: The section `optimizer`.
     roles: The roles of the weights, from `parameter_roles`.
     shared: The paths of weights that have several, from `shared_paths`.
+
+  Raises:
+    UserError: If a pattern matches no weight, if `weight_decay` is above 0 and `decay`
+      names no weight, or if `scales` freezes every weight.
   """
   weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
   scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}

@@ -17,7 +17,7 @@ METRICS: dict[str, Callable[..., Any]] = {}
 # Each objective maps a model, prompts, their task and a key to a loss for each prompt.
 OBJECTIVES: dict[str, Callable[..., Any]] = {}
 # These names are taken: the library computes these objectives in its own way.
-OF_THE_LIBRARY = ('sampled', 'nll', 'exact')
+OF_THE_LIBRARY = ('sampled', 'nll', 'rows', 'exact')
 
 
 def register_metric(name: str) -> Callable[[_Function], _Function]:
@@ -67,8 +67,9 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
     A decorator, which returns the function unchanged.
 
   Raises:
-    UserError: If the name is not a string, or is `sampled`, `nll` or `exact`, which are
-      objectives of the library, or if the decorated object is not a function.
+    UserError: If the name is not a string, if it is `sampled`, `nll`, `rows` or
+      `exact`, which are objectives of the library, or if the decorated object is not a
+      function.
 
   Example:
     >>> @zoo.register_objective('distilled')

@@ -324,6 +324,9 @@ def split_prompts(prompts: PyTree) -> PyTree:
   """Splits drawn prompts over `data`; each device draws its own part.
 
   The prompts are then gathered over `model`, along which devices share the heads.
+
+  Returns:
+    The same prompts, with shardings.
   """
   prompts = jax.lax.with_sharding_constraint(prompts, P(_both_axes()))
   return split_first_axis(prompts)
@@ -333,6 +336,9 @@ def split_statistics(statistics: PyTree) -> PyTree:
   """Splits sufficient statistics of prompts over both axes, where they are drawn.
 
   Their last axis is that of the prompts.
+
+  Returns:
+    The same statistics, with shardings.
   """
   positions_last = jax.tree.map(
     lambda leaf: P(*[None] * (leaf.ndim - 1), _both_axes()), statistics

@@ -114,10 +114,13 @@ def check_fields(config: Config) -> None:
 
 
 def _check_names(config: Config) -> None:
-  """Raises UserError unless the config is a ConfigDict with all fields, and no others.
+  """Checks that the config is a ConfigDict with all fields, and no others.
 
   The sections `model` and `task` may have any arguments: the class that they name
   checks them.
+
+  Raises:
+    UserError: If a field is missing or unknown, or if it is no ConfigDict.
   """
   if not isinstance(config, ConfigDict):
     raise UserError(
@@ -162,10 +165,13 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
 
 
 def _check_distribution(config: Config, model: Model) -> None:
-  """Raises UserError unless the objective trains all that the model says of a number.
+  """Checks that the objective trains all that the model says of a number.
 
   The objective `nll` needs a model with a distribution. The objective `sampled` would
   train only the mean of such a model.
+
+  Raises:
+    UserError: If the objective does not fit the model.
   """
   objective = config.objective
   if objective.name == 'sampled':

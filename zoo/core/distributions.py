@@ -427,6 +427,9 @@ def has_classes(labels: Float[Array, '*b k']) -> Bool[Array, '*b']:
   """Says of labels that are a number or a class whether they are classes.
 
   A label holds the number, followed by the class as a one-hot vector.
+
+  Returns:
+    True for classes, False for numbers.
   """
   return jnp.sum(labels[..., 1:], axis=-1) > 0
 

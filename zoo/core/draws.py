@@ -40,6 +40,9 @@ def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n
   """Draws `count` standard normal numbers for each position in the batch.
 
   No number lies beyond ±6.7, while one in 10¹¹ should.
+
+  Returns:
+    The numbers `[count, batch_size]`.
   """
   pairs = words(key, (count + 1) // 2, batch_size)
   return materialize_once(key, box_muller, *pairs)[:count]
@@ -53,6 +56,9 @@ def chi(
   Half of χ² is a gamma variable, which is drawn by rejection (Marsaglia & Tsang, ACM
   TOMS 26, 2000): the proposal is tried again, with fresh numbers, until all are
   accepted.
+
+  Returns:
+    The numbers, a row for each entry of `degrees`.
   """
   shape = len(degrees), batch_size
   dtype = jnp.result_type(float)
@@ -97,6 +103,9 @@ def threefry(
 
   The rounds are written out, since JAX's loop over them costs a CPU four times as much.
   Other generators have longer keys, of which the first two words are used.
+
+  Returns:
+    Two random words for each pair of words `left` and `right`.
   """
   first, second = (key_words[i].reshape((1,) * left.ndim) for i in range(2))
   schedule = first, second, first ^ second ^ np.uint32(0x1BD11BDA)

@@ -63,8 +63,11 @@ def is_exhausted(error: BaseException) -> bool:
 def not_installed(package: object, needs: str, extra: str) -> UserError:
   """Returns the error for a package of an extra that is missing.
 
-  `needs` is the beginning of a sentence that ends with the command to install it, e.g.
-  'language models need'.
+  Args:
+    package: The name of the package.
+    needs: The beginning of a sentence that ends with the command to install it, such as
+      'language models need'.
+    extra: The name of the extra.
   """
   return UserError(
     f"{package} is not installed; {needs} pip install 'icl-zoo[{extra}]'"
@@ -120,7 +123,7 @@ def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
 
   Raises:
     UserError: If the value is not among them.
-  """
+  """  # noqa: DOC501
   known = tuple(known)
   if value not in known:
     raise unknown_name(field, value, known)
@@ -155,9 +158,15 @@ def shown(entries: Sequence[str], number: int = 12) -> str:
 
 
 def check_same(what: str, of_model: int, of_task: int) -> None:
-  """Raises UserError unless a model has as many of something as a task.
+  """Checks that a model has as many of something as a task.
 
-  `what` is their name in the message, such as 'features'.
+  Args:
+    what: The name of that in the message, such as 'features'.
+    of_model: The number that the model has.
+    of_task: The number that the task has.
+
+  Raises:
+    UserError: If the numbers differ.
   """
   if of_model != of_task:
     raise UserError(f'the model has {of_model} {what}; the task has {of_task}')

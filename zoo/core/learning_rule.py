@@ -207,7 +207,8 @@ class LearningRule:
   def __mul__(self, scale: Float[ArrayLike, '']) -> LearningRule:
     """Returns the rule that predicts `scale` times the prediction of this one.
 
-    Raises UserError if `scale` is not a finite number.
+    Raises:
+      UserError: If `scale` is not a finite number.
     """
     if np.ndim(scale):
       raise UserError(f'scale has shape {np.shape(scale)}; it must be a number')

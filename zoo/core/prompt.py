@@ -3,7 +3,7 @@
 Shapes are written with the same letters everywhere: `b` prompts of a batch, `c` context
 examples, `d` features, `k` classes, `t` tokens (c + 1), `e` the width of a token
 (d + 1, or d + k), `h` heads. `*k` stands for no axis if labels are numbers, and for one
-axis if labels are one of k classes.
+axis if labels are one of k classes. CONTRIBUTING.md lists the letters of all folders.
 """
 
 from __future__ import annotations

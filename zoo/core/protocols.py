@@ -92,14 +92,38 @@ class MayIgnoreOrder(Predictor, Protocol):
 
 @runtime_checkable
 class Model(Predictor, Protocol):
-  """A predictor with parameters: an NNX module that is called with prompts.
+  """A model: any `nnx.Module` that returns one prediction for each prompt.
 
-  Its class defines everything else.
+  The call `model(prompt)` takes a batch of prompts, and returns an array `[b]`, or
+  `[b, k]` if the task has k outputs. It reads `prompt.x` `[b, c, d]`, `prompt.y`
+  `[b, c]` and `prompt.x_query` `[b, d]`. It must not read `prompt.y_query`, and must
+  accept shorter contexts, down to no example. `zoo.check_model` tests this.
+
+  A model needs no base class. A class that is trained by `zoo.train` is registered by
+  `zoo.register_model`, and its constructor takes `num_features` and `rngs`.
+
+  These methods and attributes are optional:
+
+  - `predictions(prompt)` returns `[b, t]` or `[b, t, k]`: the prediction for each
+    example from those before it, with the prediction for the query last
+    (`zoo.PredictsAll`). The model can then be trained on all examples.
+  - `learning_rule()` returns a `zoo.LearningRule` that predicts the same. The exact
+    risk of the model is then known.
+  - `order_invariant = True` says that the order of the examples does not matter.
 
   Example:
-    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> class MeanLabel(nnx.Module):
+    ...   def __init__(self, num_features, *, rngs):
+    ...     self.scale = nnx.Param(jnp.ones(()))
+    ...   def __call__(self, prompt):
+    ...     num_examples = max(prompt.y.shape[1], 1)  # a context may be empty
+    ...     return self.scale[...] * prompt.y.sum(axis=1) / num_examples
+    >>> model = MeanLabel(num_features=2, rngs=nnx.Rngs(0))
     >>> isinstance(model, zoo.Model)
     True
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model(task.sample(jax.random.key(0), batch_size=3)).shape
+    (3,)
   """
 
 
@@ -327,7 +351,7 @@ class BaseTask(trees.Tree, abc.ABC):
 
     Raises:
       UserError: If the task does not define how a prompt is drawn again, as here.
-    """
+    """  # noqa: DOC202
     name = type(self).__name__
     raise UserError(
       f'{name} does not say how a prompt is drawn again; define {name}.redraw_one(key, '

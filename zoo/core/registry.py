@@ -153,6 +153,9 @@ def create_mixer(name: str, **hyperparameters: object) -> Any:
     name: The name.
     hyperparameters: The arguments of its constructor.
 
+  Returns:
+    The mixer.
+
   Raises:
     UserError: If the name is unknown, or a hyper-parameter is missing, unknown to the
       class, or out of its range.
@@ -221,20 +224,34 @@ def create_task(name: str, **fields: Any) -> Task:
     known = (*_SIZES, 'parts', 'weights')
     for field in fields:
       check_name("hyper-parameter of task 'mixture',", field, known)
-    fields = _of_parts(**fields)
+    fields = fields_of_mixture(**fields)
   task = create('task', TASKS, name, fields)
   task.check()
   trees.check_tree(task)
   return task
 
 
-def _of_parts(
+def fields_of_mixture(
   parts: Any = PARTS,
   weights: Any = None,  # a list or a tuple of numbers
   num_features: int = 5,
   context_length: int = 10,
 ) -> dict[str, Any]:
-  """Returns the fields of a mixture, from the sections of its tasks."""
+  """Returns the fields of a mixture, from the sections of its tasks.
+
+  Args:
+    parts: Name and fields of each task of the mixture: a tuple of dictionaries, at
+      least one. All tasks must have the same number of outputs, the same kind of labels
+      and the same loss, and none may hold out prompts.
+    weights: Positive numbers, one for each task. They are kept as probabilities,
+      divided by their sum. None gives all tasks the same probability.
+    num_features: Number of features d ≥ 1 of all tasks that have this field.
+    context_length: Number of examples C ≥ 1 of all tasks.
+
+  Raises:
+    UserError: If `parts` is not a tuple of tasks, or if a task is unknown, has a field
+      that is unknown or out of its range, or has a size of its own.
+  """
   sizes = {'num_features': num_features, 'context_length': context_length}
   is_section = isinstance(parts, list | tuple) and all(
     isinstance(part, Mapping) and isinstance(part.get('name'), str) for part in parts

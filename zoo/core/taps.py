@@ -158,7 +158,8 @@ def put_child(module: Any, key: Any, child: nnx.Module) -> None:
 def places(model: nnx.Module) -> list[Place]:
   """Returns the places of a model's taps, by layer.
 
-  Raises UserError if two taps have the same site.
+  Raises:
+    UserError: If two taps have the same site.
   """
   by_site = {}
   for path, module in nnx.iter_modules(model):

@@ -91,6 +91,9 @@ def arguments(owner: Any) -> dict[str, Any]:
 def is_pytree(owner: object) -> bool:
   """Says whether JAX knows how to map over an object, so that its arrays are arguments.
 
+  Returns:
+    False for an object that JAX takes as a single leaf.
+
   Example:
     >>> zoo.core.trees.is_pytree({'a': 1}), zoo.core.trees.is_pytree(print)
     (True, False)
@@ -105,6 +108,9 @@ def equal(owner: object, other: object) -> bool:
   Args:
     owner: A pytree.
     other: Another one.
+
+  Returns:
+    Whether the structures, and the types and values of all leaves, are the same.
 
   Example:
     >>> zoo.core.trees.equal({'a': np.ones(2)}, {'a': np.ones(2)})

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from zoo.core import trees
 from zoo.core.distributions import Classes, Distribution
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
 
@@ -297,7 +297,7 @@ def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> No
     of_classes: Name of the baseline for classes, which the error recommends.
 
   Raises:
-    UserError: The labels are one-hot.
+    UserError: If the labels are one-hot.
   """
   if examples.y.ndim > 1:
     raise UserError(
@@ -320,6 +320,10 @@ class NearestNeighbours(Baseline):
   """
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
+
+  def __post_init__(self):
+    super().__post_init__()
+    check_count('num_neighbours', self.num_neighbours)
 
   def predict(self, examples: Examples) -> Float[Array, '']:
     check_numbers(self, examples, 'NearestShares')

@@ -10,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from zoo.core import losses
+from zoo.core.errors import check_count
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Baseline, Examples, OfClasses
 
@@ -62,6 +63,10 @@ class NearestShares(Baseline):
   """
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
+
+  def __post_init__(self):
+    super().__post_init__()
+    check_count('num_neighbours', self.num_neighbours)
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     x, y, seen, x_query = examples

@@ -101,7 +101,7 @@ def points_of(examples: Examples, context_length: int) -> Points:
   the next one.
 
   Raises:
-    UserError: The prompt has more than `context_length` examples.
+    UserError: If the prompt has more than `context_length` examples.
   """
   x, y, seen, x_query = examples.zeroed()
   missing = context_length - len(x)

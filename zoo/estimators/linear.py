@@ -63,8 +63,8 @@ def gradient_descent(
     The estimator, which predicts `w·x_q`.
 
   Raises:
-    UserError: An argument is out of its range, the task is not a `LinearRegression`, or
-      `step_size` is None for several steps or for a start.
+    UserError: If an argument is out of its range, the task is not a `LinearRegression`,
+      or `step_size` is None for several steps or for a start.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
@@ -101,8 +101,8 @@ def gd_beta(
     The estimator, which predicts `w·x_q`.
 
   Raises:
-    UserError: An argument has the wrong shape, the task is not a `LinearRegression`, or
-      `step_matrix` is None for a start.
+    UserError: If an argument has the wrong shape, the task is not a `LinearRegression`,
+      or `step_matrix` is None for a start.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
@@ -130,7 +130,7 @@ def prior_mean(task: Task) -> GradientDescent:
     The estimator.
 
   Raises:
-    UserError: The task is not a `LinearRegression`.
+    UserError: If the task is not a `LinearRegression`.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(2, 5, prior_mean=2.0)
@@ -157,7 +157,7 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
     The estimator, which predicts `w·x_q`.
 
   Raises:
-    UserError: The penalty is not a number ≥ 0, the task is not a `LinearRegression`,
+    UserError: If the penalty is not a number ≥ 0, the task is not a `LinearRegression`,
       `penalty` is None for a start, or the task's best penalty has no closed form.
 
   Example:
@@ -187,7 +187,7 @@ def ols(task_or_start: Task | ArrayLike) -> Ridge:
     The estimator, which predicts `w·x_q`.
 
   Raises:
-    UserError: The start is not a vector, or the task is not a `LinearRegression`.
+    UserError: If the start is not a vector, or the task is not a `LinearRegression`.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
@@ -202,9 +202,9 @@ def ols(task_or_start: Task | ArrayLike) -> Ridge:
 def bayes(task: Task) -> Ridge:
   """Makes the posterior mean of a task, the estimator of least risk.
 
-  It is ridge regression towards the prior mean, with the variance of the noise as the
-  penalty and the norm of the prior covariance. It also gives the distribution of
-  labels.
+  It is ridge regression towards the prior mean w*, with the penalty
+  σ² (w − w*)ᵀ Λ⁻¹ (w − w*), where σ² is the variance of the noise and Λ the prior
+  covariance. It also gives the distribution of labels.
 
   Args:
     task: A `LinearRegression`.
@@ -213,7 +213,7 @@ def bayes(task: Task) -> Ridge:
     The estimator, which predicts `w·x_q`, and has a method `distribution`.
 
   Raises:
-    UserError: The task is not a `LinearRegression`.
+    UserError: If the task is not a `LinearRegression`.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
@@ -248,7 +248,7 @@ class Estimator(Baseline):
     """Returns the weights that are fitted to the context of each prompt, `[b, d]`.
 
     Raises:
-      UserError: The prompt is not a `zoo.Prompt`, or has another number of features
+      UserError: If the prompt is not a `zoo.Prompt`, or has another number of features
         than the start.
     """
     check_prompt(prompt)
@@ -284,9 +284,10 @@ class GradientDescent(Estimator):
   Args:
     start: Weights `[d]` before the first step. None is 0.
     step_sizes: Size of each step `[num_steps]`.
-    tuned: The best steps on a task for each number of examples. With it, the one step
-      has the best size for each length of the context; `step_sizes` is for the task's
-      length. None takes the same steps at all lengths.
+    tuned: The best steps on a task for each number of examples, an object of
+      `zoo.estimators.linear_prior.FirstSteps` such as `FirstSteps.of(task)`. With it,
+      the one step has the best size for each length of the context; `step_sizes` is for
+      the task's length. None takes the same steps at all lengths.
 
   Example:
     >>> model = zoo.estimators.GradientDescent(np.zeros(2), np.array([0.5]))
@@ -320,7 +321,7 @@ class GradientDescent(Estimator):
     """Returns this estimator as a learning rule.
 
     Raises:
-      UserError: There are two steps or more.
+      UserError: If there are two steps or more.
     """
     if self.step_sizes.size > 1:
       raise UserError(
@@ -339,9 +340,14 @@ class GDBeta(Estimator):
   Args:
     start: Weights `[d]` before the step. None is 0.
     step_matrix: The matrix Γ `[d, d]` that multiplies the gradient.
-    tuned: The best steps on a task for each number of examples. With it, the step has
-      the best matrix for each length of the context; `step_matrix` is for the task's
-      length. None takes the same step at all lengths.
+    tuned: The best steps on a task for each number of examples, an object of
+      `zoo.estimators.linear_prior.FirstSteps` such as `FirstSteps.of(task)`. With it,
+      the step has the best matrix for each length of the context; `step_matrix` is for
+      the task's length. None takes the same step at all lengths.
+
+  Raises:
+    UserError: If the labels of a prompt are one-hot, or if a prompt has another number
+      of features than the start. The call raises it.
 
   Example:
     >>> model = zoo.estimators.GDBeta(np.zeros(2), 0.5 * np.eye(2))
@@ -422,7 +428,7 @@ class Ridge(Estimator, Describing):
     with `φ = rootᵀ x_q` and `A = X root`.
 
     Raises:
-      UserError: The estimator is not a posterior mean: `prior_std` is None.
+      UserError: If the estimator is not a posterior mean: `prior_std` is None.
     """
     if self.prior_std is None:
       raise UserError(

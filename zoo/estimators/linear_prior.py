@@ -39,13 +39,13 @@ def prior_of(task: object) -> LinearPrior:
   """Returns the prior of a task, `task.linear_prior()`.
 
   Raises:
-    UserError: The task has none: it is not a `LinearRegression`.
+    UserError: If the task has none: it is not a `LinearRegression`.
   """
   prior = task.linear_prior() if isinstance(task, Task) else None
   if prior is None:
     raise UserError(
       f'the task is of type {type(task).__name__}; exact theory covers '
-      'LinearRegression, for which the estimators are, too'
+      'LinearRegression, and the estimators that take a task are for it, too'
     )
   return prior
 
@@ -60,7 +60,8 @@ def second_moments(
     start: Weights `[d]`. None is the prior mean.
 
   Raises:
-    UserError: Exact theory does not cover the task, or the start has the wrong shape.
+    UserError: If exact theory does not cover the task, or the start has the wrong
+      shape.
   """
   prior = prior_of(task)
   d = len(prior.mean)
@@ -105,7 +106,8 @@ class FirstSteps(trees.Tree):
     """Returns the best first steps on a task from a start; None is the prior mean.
 
     Raises:
-      UserError: Exact theory does not cover the task, or the start has the wrong shape.
+      UserError: If exact theory does not cover the task, or the start has the wrong
+        shape.
     """
     prior = prior_of(task)
     deviation, features = second_moments(task, start)
@@ -154,7 +156,8 @@ def best_first_step(task: Task, start: ArrayLike | None = None) -> float:
     start: Weights `[d]` before the step. None is the prior mean.
 
   Raises:
-    UserError: Exact theory does not cover the task, or the start has the wrong shape.
+    UserError: If exact theory does not cover the task, or the start has the wrong
+      shape.
   """
   return float(FirstSteps.of(task, start).step_size(task.context_length))
 
@@ -164,8 +167,8 @@ def best_step_matrix(
 ) -> Float[np.ndarray, 'd d']:
   """Returns the step matrix of least risk for one step of gradient descent (GD-β).
 
-  It is `N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, where Σ is the covariance of the features
-  and `N = E (ŵ − start)(ŵ − start)ᵀ` (docs/theory_one_layer.md, section 3).
+  It is `N ((1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I)⁻¹`, where Σ is the covariance of the
+  features and `N = E (ŵ − start)(ŵ − start)ᵀ` (docs/theory_one_layer.md, section 3).
 
   Args:
     task: A `LinearRegression`.
@@ -175,7 +178,8 @@ def best_step_matrix(
     The matrix `[d, d]`, in float64.
 
   Raises:
-    UserError: The task is not a `LinearRegression`, or the start has the wrong shape.
+    UserError: If the task is not a `LinearRegression`, or the start has the wrong
+      shape.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
@@ -198,9 +202,12 @@ def best_penalty(task: Task, start: ArrayLike | None = None) -> float:
     task: A `LinearRegression`.
     start: Weights `[d]` towards which ridge regression shrinks. None is the prior mean.
 
+  Returns:
+    The penalty λ ≥ 0. It is 0 if the labels have no noise.
+
   Raises:
-    UserError: The task is not a `LinearRegression`, the start has the wrong shape, or
-      there is noise and neither Σ nor N is a multiple of the identity, or N is 0.
+    UserError: If the task is not a `LinearRegression`, the start has the wrong shape,
+      or there is noise and neither Σ nor N is a multiple of the identity, or N is 0.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
@@ -235,7 +242,7 @@ def feature_variance(
     what: What is known only for such a covariance; the message of the error says so.
 
   Raises:
-    UserError: The covariance is not a positive multiple of the identity.
+    UserError: If the covariance is not a positive multiple of the identity.
   """
   features = second_moments(task)[1]
   if not is_scalar(features) or features[0, 0] == 0:

@@ -142,6 +142,9 @@ def _sum_over_classes(
 
   Classes are added one after the other; each takes one of the blocks, or none. All
   terms are positive.
+
+  Returns:
+    A sum for each row of `kinds`, `[p]`.
   """
   length = kinds.shape[1]
   subsets = np.arange(2**length)

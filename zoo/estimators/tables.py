@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
+from zoo.core.errors import check_count
 from zoo.estimators.baselines import Baseline, Examples
 
 
@@ -42,6 +43,10 @@ class TableNeighbours(Baseline):
 
   kind: str = struct.field(pytree_node=False)
   num_neighbours: int = struct.field(pytree_node=False, default=10)
+
+  def __post_init__(self):
+    super().__post_init__()
+    check_count('num_neighbours', self.num_neighbours)
 
   def predict(self, examples: Examples) -> Float[Array, '*k']:
     x, x_query = standardized(examples)

@@ -45,7 +45,7 @@ def gcs() -> Any:
 
   Raises:
     UserError: If the extra `gcs` is missing.
-  """
+  """  # noqa: DOC501
   try:
     from zoo.host import gcs
   except ModuleNotFoundError as error:
@@ -166,9 +166,12 @@ def finite_or_null(content: Any) -> Any:
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-  """Writes a whole file, or leaves the old one as it was; raises OSError.
+  """Writes a whole file, or leaves the old one as it was.
 
   The file is on the disk when this function returns, so that it survives a power cut.
+
+  Raises:
+    OSError: If the file cannot be written.
   """
   data = content.encode() if isinstance(content, str) else content
   if is_url(path):  # An object is written whole or not at all.

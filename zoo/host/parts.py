@@ -22,7 +22,7 @@ class Part:
     number: The number of all parts.
 
   Raises:
-    UserError: Unless 1 ≤ index ≤ number.
+    UserError: If `index` is not from 1 to `number`.
 
   Example:
     >>> zoo.training.Part(2, 3).of(['a', 'b', 'c', 'd', 'e'])

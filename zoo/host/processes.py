@@ -142,6 +142,9 @@ def run_on_main(function: Callable[[], Result]) -> Result:
   """Calls `function` on process 0 only; all get its result or its error.
 
   With several processes the result is sent as JSON.
+
+  Returns:
+    The result of process 0, on every process.
   """
   if jax.process_count() == 1:
     return function()

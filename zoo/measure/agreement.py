@@ -29,6 +29,7 @@ from zoo.measure.contracts.checks import (
   facts_of,
   label_shape,
   noted,
+  with_examples,
 )
 from zoo.measure.contracts.mixers import check_mixer_forms
 from zoo.models.token_model import TokenModel
@@ -101,7 +102,7 @@ def check_agreement(
             at_query,
             predictions['alone'],
           )
-  with noted(f'{name}(prompt) of 0 examples'):  # Curves begin with 0 examples.
+  with noted(f'{name}(prompt)', with_examples(0)):  # Curves begin with 0 examples.
     fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
   check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))
 

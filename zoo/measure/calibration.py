@@ -407,7 +407,7 @@ class Reliability(Tabular):
 
   Attributes:
     bins: Bins of equal width, from 0 to 1.
-    ece: The expected calibration error, Σ share of a bin · |accuracy − confidence|
+    ece: The expected calibration error, `Σ share of a bin · |accuracy − confidence|`
       (Naeini et al., 2015; Guo et al., arXiv 1706.04599). It is a sum of absolute
       values: its expectation is too large, and it is not normal near 0. Its ± is 1.96
       standard errors of the bootstrap, which is not a 95 % interval. Compare `ece` with

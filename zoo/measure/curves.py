@@ -250,10 +250,13 @@ def check_ways(
   seed: int,
   programs: Programs,
 ) -> None:
-  """Raises UserError for a predictor whose ways to predict contradict one another.
+  """Checks that the ways in which a predictor predicts agree.
 
   Its learning rule or exact form must predict the same as `__call__`, and so must
   `predictions` at the query, on the first of the prompts that are measured.
+
+  Raises:
+    UserError: If two ways of a predictor differ.
   """
   for predictor in predictors:
     check_predictor(predictor)

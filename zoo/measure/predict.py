@@ -66,6 +66,9 @@ class Programs:
       prompt: Prompts `[b]`.
       *inputs: Further arguments, as pytrees of arrays.
 
+    Returns:
+      What the function returns.
+
     Raises:
       UserError: If a baseline of another library is one of several predictors, or if an
         object cannot predict.
@@ -100,6 +103,9 @@ def _run_on_host(
   *inputs: PyTree,
 ) -> Any:
   """Calls the function of one predictor without compiling it.
+
+  Returns:
+    What the function returns.
 
   Raises:
     UserError: If there are several predictors, one of which cannot be compiled.
@@ -314,6 +320,9 @@ def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
 
   The weights of a model and the leaves of a pytree are arguments of compiled programs.
   Any other predictor is part of the program itself.
+
+  Returns:
+    The static part, and the arrays. The two together make the predictor again.
   """
   check_predictor(predictor)
   if isinstance(predictor, nnx.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import (
   TYPE_CHECKING,
   Any,
@@ -38,6 +38,10 @@ class Rows(list[_Row]):
   CSV an estimate has two columns, such as `recovered` and `recovered_stderr`. Fields
   that are arrays are left out.
 
+  Args:
+    rows: The rows.
+    empty: What is printed in place of a table without rows: why there are none.
+
   Example:
     >>> import dataclasses
     >>> from zoo.measure.statistics import Estimate
@@ -52,6 +56,10 @@ class Rows(list[_Row]):
     >>> rows.records()
     [{'name': 'a', 'loss': 1.0, 'loss_stderr': 0.1}]
   """
+
+  def __init__(self, rows: Iterable[_Row] = (), empty: str = ''):
+    super().__init__(rows)
+    self.empty = empty
 
   def records(self) -> list[dict[str, Cell]]:
     """Returns the rows as dictionaries with the same keys; the values are plain.
@@ -105,6 +113,8 @@ class Rows(list[_Row]):
       raise UserError(f'{path} cannot be written: {error.strerror}') from error
 
   def __str__(self) -> str:
+    if not self:
+      return self.empty
     columns = [*_columns(self)]
     lines = [[_shown(getattr(row, name)) for name in columns] for row in self]
     table = format_table(lines[:_MOST_SHOWN], columns)

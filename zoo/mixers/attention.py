@@ -338,6 +338,9 @@ def rotate(
 
   These are the rotary positions of Su et al., arXiv 2104.09864, eq. 34, with the pairs
   of GPT-NeoX.
+
+  Returns:
+    The rotated features, in the shape of `features`.
   """
   half = features.shape[-1] // 2
   speed = 10000.0 ** (-np.arange(half)[None] / half)

@@ -54,7 +54,7 @@ class Hyena(Mixer):
 
   Args:
     slot: Width of the tokens, and initialisation.
-    horizon: T > 0, in tokens, 128 by default. Filters decay over this length.
+    horizon: Length T over which the filters decay, in tokens, > 0; 128 by default.
     rngs: Random keys of the initial weights.
 
   Raises:

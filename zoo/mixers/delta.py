@@ -100,8 +100,8 @@ class Delta(_DeltaRule):
     o_t = q_t S_t
     y_t = W_o norm(o_t)
 
-  Each token takes a step of gradient descent, of size β_t, on |k_t S − v_t|²/2. q, k
-  and v are rows. They are linear in the tokens x, and then go through a causal
+  Each token takes a step of gradient descent, of size β_t, on `|k_t S − v_t|²/2`.
+  q, k and v are rows. They are linear in the tokens x, and then go through a causal
   convolution over four tokens and SiLU; q and k are then scaled to length 1. norm is
   the RMS norm of each head.
 
@@ -116,8 +116,9 @@ class Delta(_DeltaRule):
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
-    negative_eigenvalues: Whether β_t is twice as large, so that the eigenvalue 1 − β_t
-      of I − β_t k_tᵀ k_t may be negative (arXiv 2411.12537); False by default.
+    negative_eigenvalues: Whether the step size β_t is twice as large, so that the
+      eigenvalue 1 − β_t of I − β_t k_tᵀ k_t may be negative (arXiv 2411.12537); False
+      by default.
     rngs: Random keys of the initial weights.
 
   Raises:
@@ -170,8 +171,9 @@ class GatedDelta(_DeltaRule):
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
-    negative_eigenvalues: Whether β_t is twice as large, so that the eigenvalue 1 − β_t
-      of I − β_t k_tᵀ k_t may be negative (arXiv 2411.12537); False by default.
+    negative_eigenvalues: Whether the step size β_t is twice as large, so that the
+      eigenvalue 1 − β_t of I − β_t k_tᵀ k_t may be negative (arXiv 2411.12537); False
+      by default.
     rngs: Random keys of the initial weights.
 
   Raises:
@@ -225,8 +227,9 @@ class KimiDelta(_DeltaRule):
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
-    negative_eigenvalues: Whether β_t is twice as large, so that the eigenvalue 1 − β_t
-      of I − β_t k_tᵀ k_t may be negative (arXiv 2411.12537); False by default.
+    negative_eigenvalues: Whether the step size β_t is twice as large, so that the
+      eigenvalue 1 − β_t of I − β_t k_tᵀ k_t may be negative (arXiv 2411.12537); False
+      by default.
     rngs: Random keys of the initial weights.
 
   Raises:
@@ -281,8 +284,8 @@ class GatedDelta2(HeadState):
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
-    negative_eigenvalues: Whether e_t, but not w_t, is twice as large, so that more may
-      be erased than is read; False by default.
+    negative_eigenvalues: Whether e_t is doubled, so that its entries are in (0, 2) and
+      up to twice what a key reads is erased. w_t stays the same.
     rngs: Random keys of the initial weights.
 
   Raises:

@@ -72,7 +72,8 @@ class LinearState(Mixer):
     key_size: Number of entries k of a key, and so of rows of S.
     value_size: Number of entries v of a value, and so of columns of S.
     convolved: Number of channels of each short convolution, whose last inputs are part
-      of the state; none by default.
+      of the state; none by default. (`HeadState` takes the names of projections
+      instead, and derives these numbers.)
 
   Example:
     >>> class Sum(zoo.mixers.LinearState):
@@ -169,7 +170,14 @@ class LinearState(Mixer):
     return jnp.swapaxes(self.recur(inputs, memory)[0], 1, 2)
 
   def with_values(self, inputs: Any, values: Read) -> Any:
-    """Returns the inputs with other values, `[b, n, h, v]`; `attention` needs it."""
+    """Returns the inputs of the recurrence with other values.
+
+    The method `attention` calls it with unit vectors as values.
+
+    Args:
+      inputs: What `inputs` has returned.
+      values: The other values, `[b, n, h, v]`.
+    """
     return inputs._replace(value=values)
 
   def initial_state(self, batch: int) -> State:
@@ -217,8 +225,9 @@ class HeadState(LinearState):
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
-    convolved: Which of 'query', 'key' and 'value' go through a short causal convolution
-      and SiLU; none by default.
+    convolved: Names of the projections, some of 'query', 'key' and 'value', that go
+      through a short causal convolution and SiLU; none by default. (`LinearState` takes
+      numbers of channels instead.)
     steps: Number of pairs of a key and a value for each token; 1 by default.
     norm: Whether each head's output goes through an RMS norm; True by default.
     gate: The function of the gate, such as `jax.nn.silu`; None, the default, means that
@@ -303,6 +312,14 @@ class HeadState(LinearState):
     """Returns queries, keys and values through their taps.
 
     A subclass calls it on those that enter the recurrence.
+
+    Args:
+      query: q, `[b, n, h, k]`.
+      key: k, in the shape that enters the recurrence.
+      value: v, in the shape that enters the recurrence.
+
+    Returns:
+      The three arrays, after possible edits.
     """
     return self.query_tap(query), self.key_tap(key), self.value_tap(value)
 

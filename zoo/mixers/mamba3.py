@@ -81,7 +81,8 @@ class Mamba3(LinearState):
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
-    state_size: Number N of entries of B and C, ≥ 4; 64 by default. Half of them turn.
+    state_size: Number N of entries of the key B and the query C, ≥ 4; 64 by default.
+      Half of them are rotated.
     rngs: Random keys of the initial weights.
 
   Raises:
@@ -238,6 +239,9 @@ def turn(
   """Turns the pairs of entries (2 j, 2 j + 1) by the angles j.
 
   If there are fewer angles than pairs, the last pairs are not turned.
+
+  Returns:
+    The turned features `[b, n, h, k]`.
   """
   b, n, h, num_angles = angle.shape
   features = jnp.broadcast_to(features, (b, n, h, features.shape[-1]))

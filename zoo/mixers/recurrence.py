@@ -146,6 +146,9 @@ def chunkwise(
   For E = K these are the forms of arXiv 2406.06484 and 2412.06464. No exponent is above
   0, so nothing overflows. `chunk_size` must be a power of 2 if decays are vectors or if
   `inputs.erase` is given.
+
+  Returns:
+    What the heads read at each token, and the state after the last token.
   """
   b, n = inputs.query.shape[:2]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
@@ -201,6 +204,9 @@ def _within(inputs: Inputs) -> _Chunk:
   The axis c counts the chunks of all prompts. With separate axes for b and m, arrays
   would have seven axes when several models run side by side, and jaxlib 0.10.2 crashes
   on CPUs at sums over some axes of such arrays.
+
+  Returns:
+    The factors of each chunk.
   """
   query, key, _, log_decay, _, erase, erase_key = inputs
   if log_decay is None:
@@ -350,6 +356,9 @@ def _as_heads(first: Array, second: Array) -> Array:
   """Joins two arrays as twice as many heads.
 
   Heads so stay with the devices that have them.
+
+  Returns:
+    The joined array.
   """
   both = jnp.stack([first, second], axis=2)
   return both.reshape(first.shape[0], -1, *first.shape[2:])

@@ -57,16 +57,20 @@ class _Inputs(NamedTuple):
 class RWKV7(LinearState):
   """The time mixing of RWKV-7.
 
-    log w_t = −e^(−1/2) sigmoid(…),  a_t = sigmoid(…)     vectors for each head
+    r_t = W_r x^r_t,  p_t = W_p x^p_t,  v_t = W_v x^v_t
+    log w_t = −e^(−1/2) sigmoid(B_w tanh(A_w x^w_t) + b_w)
+    a_t = sigmoid(B_a A_a x^a_t + b_a)
+    g_t = B_g sigmoid(A_g x^g_t)
     κ_t = unit(ξ ∘ p_t),  k_t = p_t ∘ (1 + (a_t − 1) ∘ α)
     S_t = diag(w_t) S_{t−1} − (a_t ∘ κ_t)ᵀ (κ_t S_{t−1}) + k_tᵀ v_t
     y_t = W_o (g_t ∘ (LN(r_t S_t) + (r_t · (ρ ∘ k_t)) v_t))
 
-  Each of r (the query), w, p, v, a and the gate g is a function of x_t + μ ∘ (x_{t−1} −
-  x_t), with its own learned μ; x are the tokens, and x_0 = 0. r, p and v are linear
-  maps without biases; w, a and g are of low rank. `unit` scales a vector to length 1,
-  LN is the layer norm of each head, and ξ, α and ρ are learned vectors. r has no scale,
-  as in the paper and in the code of flash-linear-attention.
+  x are the tokens, and x_0 = 0. The inputs of the maps are x^r_t, x^p_t and so on. Each
+  is x_t + μ ∘ (x_{t−1} − x_t), and has its own learned vector μ. r is the query, and p
+  is the key before its entries are scaled. w is the decay, a the rate of erasing and g
+  the gate. The matrices A are narrow. `unit` scales a vector of a head to length 1, LN
+  is the layer norm of each head, and ξ, α and ρ are learned vectors. r has no scale, as
+  in the paper and in the code of flash-linear-attention.
 
   The state is a `State` with S `[b, h, s, s]`, s = width / num_heads. Its `past` is the
   last token.
@@ -136,7 +140,8 @@ class RWKV7(LinearState):
       'erased': 0.71 - 0.1 * (ramp - 0.5),  # ξ
       'mixed': np.full(width, 1.02),  # α
       'bonus': np.full(width, -0.04),  # ρ
-      'scale': np.ones(width),  # of the layer norm
+      # The layer norm has these two.
+      'scale': np.ones(width),
       'bias': np.zeros(width),
     }
     self.numbers = nnx.Dict(

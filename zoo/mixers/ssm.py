@@ -92,19 +92,34 @@ class _Channels(LinearState):
 
   @abc.abstractmethod
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
-    """Returns the initial bias of the rates."""
+    """Returns the initial bias of the rates.
+
+    Args:
+      inner: Number of channels.
+      rngs: Random keys.
+    """
 
   @abc.abstractmethod
   def strength(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
   ) -> Float[Array, 'b n h']:
-    """Returns the write strength β; `rate` is any real number."""
+    """Returns the write strength β of each channel.
+
+    Args:
+      rate: Any real number for each channel, `[b, n, h]`.
+      key: The keys, `[b, n, k]`.
+    """
 
   @abc.abstractmethod
   def decay(
     self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
   ) -> Float[Array, 'b k h']:
-    """Returns the factor of the state of each channel, from one token's β and key."""
+    """Returns the factor by which one token multiplies the states of all channels.
+
+    Args:
+      write: β of the token, `[b, h]`.
+      key: The key of the token, `[b, k]`.
+    """
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Selected, Past]:
     """Returns what the recurrence reads, and the next `state.past`."""
@@ -238,7 +253,7 @@ class Longhorn(_Channels):
     o_t = q_t·S_t + E x_t
     y_t = W_o (o_t ∘ silu(W_z u_t))
 
-  For each channel S_t minimises |S − S_{t−1}|² + β_t (k_t·S − x_t)², with k_tᵀ k_t
+  For each channel S_t minimises `|S − S_{t−1}|² + β_t (k_t·S − x_t)²`, with k_tᵀ k_t
   reduced to its diagonal. Here u are the tokens. x is linear in u, and then goes
   through a causal convolution over four tokens and SiLU. k and q, of N = `state_size`
   features, are linear in x and the same in all channels; b and the skip E are learned
@@ -321,7 +336,8 @@ class S4D(Mixer):
 
   Args:
     slot: Width of the tokens, and initialisation.
-    state_size: N, an even number from 2 to 10⁶; 64 by default.
+    state_size: Number N of real entries of the state of a channel, an even number from
+      2 to 10⁶; 64 by default.
     rngs: Random keys of the initial weights.
 
   Raises:

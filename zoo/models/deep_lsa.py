@@ -69,8 +69,9 @@ class DeepLSA(TokenModel):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     init_scale: Standard deviation of the initial matrices, ≥ 0; 0.1 by default.
     rngs: Random keys of the initial weights.
 

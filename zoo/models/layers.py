@@ -88,6 +88,9 @@ class Layer(nnx.Module):
       at: The tokens that are returned; None, the default, returns all.
       seen: Which of the first k tokens all tokens of a prompt see, `[b, k]`. The mixer
         must then be softmax attention. None leaves it to the mixer.
+
+    Raises:
+      UserError: If the mixer returns another shape than that of its tokens.
     """
     tokens = self.tokens_tap(tokens)
     normed = self.mixer_in_tap(self._normed(self.norm_1, tokens, self.mixer_norm_tap))
@@ -240,6 +243,9 @@ def make_mixers(
     slot: The place of the mixers.
     settings: The values of `causal`, `rotary` and `rngs`.
 
+  Yields:
+    The mixers, from the first layer to the last.
+
   Raises:
     UserError: If a name is unknown, if a mixer does not support `causal=False` or
       rotary positions that are asked for, if an option is out of its range, or if no
@@ -281,7 +287,8 @@ def make_mixers(
 def _maker(entry: MixerLike) -> tuple[str, Callable[..., Any], Collection[str]]:
   """Returns the name of a mixer in messages, what makes it, and the arguments it takes.
 
-  Raises UserError if the name is unknown or if the entry cannot make a mixer.
+  Raises:
+    UserError: If the name is unknown, or if the entry cannot make a mixer.
   """
   if isinstance(entry, str):
     mixer = MIXERS[check_registered('mixer', entry, MIXERS)]

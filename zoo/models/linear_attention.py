@@ -230,6 +230,9 @@ class LinearAttention(LinearLayer):
 
     The cheaper one of the last two is taken. Only predictions use this choice: training
     on second moments of prompts calls `learning_rule` itself.
+
+    Returns:
+      The name of the way.
     """
     if not self.shortcuts:
       return 'tokens'
@@ -298,8 +301,8 @@ class MultiHeadLSA(LinearAttention):
   Args:
     num_features: Number d of features of an example, ≥ 1.
     num_heads: Number H of heads, ≥ 1.
-    initial_guess: g of the fixed guess, a number or `[d]`; 0 by default.
-    initial_bias: β of the fixed guess, in the units of the labels; 0 by default.
+    initial_guess: Slope g of the fixed guess g·x + β: a number or `[d]`; 0 by default.
+    initial_bias: Offset β of that guess, in the units of the labels; 0 by default.
     init_scale: Standard deviation of the initial matrices, ≥ 0; 0.1 by default.
     rngs: Random keys of the initial weights.
 
@@ -348,8 +351,8 @@ class LSA(MultiHeadLSA):
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    initial_guess: g of the fixed guess, a number or `[d]`; 0 by default.
-    initial_bias: β of the fixed guess, in the units of the labels; 0 by default.
+    initial_guess: Slope g of the fixed guess g·x + β: a number or `[d]`; 0 by default.
+    initial_bias: Offset β of that guess, in the units of the labels; 0 by default.
     init_scale: Standard deviation of the initial matrices, ≥ 0; 0.1 by default.
     rngs: Random keys of the initial weights.
 

@@ -50,6 +50,9 @@ class _FixedLength(TokenModel):
     Args:
       tokens: The tokens of prompts, `[b, n, m]`.
 
+    Returns:
+      The tokens of all places, `[b, p, m]`.
+
     Raises:
       UserError: If there are more tokens than places.
     """
@@ -76,8 +79,9 @@ class MLP(_FixedLength):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     head: What the outputs say of a label that is a number: 'point' (the default) is the
       prediction, 'gaussian' the mean and the log variance of a normal distribution, and
       'bars' the logits of a histogram.
@@ -160,8 +164,9 @@ class MLPMixer(_FixedLength):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     head: What the outputs say of a label that is a number: 'point' (the default) is the
       prediction, 'gaussian' the mean and the log variance of a normal distribution, and
       'bars' the logits of a histogram.

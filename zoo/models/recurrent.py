@@ -35,8 +35,9 @@ class Recurrent(TokenModel):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     head: What the outputs say of a label that is a number: 'point' (the default) is the
       prediction, 'gaussian' the mean and the log variance of a normal distribution, and
       'bars' the logits of a histogram.
@@ -163,8 +164,9 @@ class LSTM(Recurrent):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     head: What the outputs say of a label that is a number: 'point' (the default) is the
       prediction, 'gaussian' the mean and the log variance of a normal distribution, and
       'bars' the logits of a histogram.
@@ -221,8 +223,9 @@ class GRU(Recurrent):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     head: What the outputs say of a label that is a number: 'point' (the default) is the
       prediction, 'gaussian' the mean and the log variance of a normal distribution, and
       'bars' the logits of a histogram.

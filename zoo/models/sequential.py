@@ -42,12 +42,12 @@ class SequentialLearner(nnx.Module):
   Args:
     num_features: Number d of features of an example, ≥ 1.
     context_length: Largest number C of examples in a prompt, ≥ 1.
-    rule: How an example changes the weights. 'linear' has α = 1 and H = 0 (linear
-      attention, arXiv 2006.16236), 'retention' H = 0 (arXiv 2307.08621), 'delta' α = 1
-      and H = K (arXiv 2102.11174; the default), and 'gated_delta' H = αK (arXiv
-      2412.06464).
+    rule: What an example makes of the weights w: 'linear' w + K x y (linear attention,
+      arXiv 2006.16236), 'retention' α w + K x y (arXiv 2307.08621), 'delta' (the
+      default) w + K x (y − x·w) (arXiv 2102.11174), and 'gated_delta'
+      α w + K x (y − α x·w) (arXiv 2412.06464). α and K are trained for each position.
     guess: The first weights: 'linear' (the default) trains them, 'zero' keeps them 0.
-    init_scale: Standard deviation of the initial writes K, ≥ 0; 0.1 by default.
+    init_scale: Standard deviation of the initial K, ≥ 0; 0.1 by default.
     rngs: Random keys of the initial weights.
 
   Raises:

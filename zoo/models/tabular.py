@@ -347,7 +347,8 @@ class Tabular(nnx.Module):
   def _labels(self, y: Float[Array, 'b t *k']) -> Float[Array, 'b t m']:
     """Returns labels as a number and one-hot classes.
 
-    Raises UserError for too many classes.
+    Raises:
+      UserError: If there are too many classes.
     """
     if y.ndim == 2:
       return jnp.pad(y[..., None], ((0, 0), (0, 0), (0, self.num_classes)))
@@ -356,8 +357,8 @@ class Tabular(nnx.Module):
       return y
     if k > self.num_classes:
       raise UserError(
-        f'the prompt has {k} classes; the model has {self.num_classes}, and labels '
-        f'[{1 + self.num_classes}] that are a number or a class'
+        f'the prompt has {k} classes; the model takes at most {self.num_classes}, or '
+        f'labels of {1 + self.num_classes} entries: a number, then the classes'
       )
     return jnp.pad(y, ((0, 0), (0, 0), (1, self.num_classes - k)))
 
@@ -370,8 +371,10 @@ class Tabular(nnx.Module):
   ) -> tuple[Float[Array, 'b t w'], Bool[Array, 'b k'], Float[Array, 'b 2']]:
     """Returns the tokens of rows, which rows are labelled, and the scale of numbers.
 
-    The scale is the mean and the standard deviation of the labels. Raises UserError for
-    too many features or examples.
+    The scale is the mean and the standard deviation of the labels.
+
+    Raises:
+      UserError: If there are too many features or examples.
     """
     _, t, d = x.shape
     if d > self.num_features:

@@ -46,8 +46,9 @@ class TokenModel(nnx.Module):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     causal: Whether no output depends on a later token; True by default. If False, the
       model predicts the query alone.
     head: What the outputs say of a label that is a number: 'point' (the default) is the

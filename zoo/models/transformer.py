@@ -105,8 +105,9 @@ class Transformer(TokenModel):
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
-    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
-    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    guess_weights: Slope g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by
+      default.
+    guess_bias: Offset β of that guess, in the units of the labels; 0 by default.
     positions: How a token knows its place: 'learned' (the default) adds a trained
       vector to it, 'rotary' rotates queries and keys in the mixers, and 'none' adds
       nothing.
@@ -141,10 +142,9 @@ class Transformer(TokenModel):
   Raises:
     UserError: If an argument is out of its range, or if arguments contradict one
       another: heads that do not divide the width, an option that no mixer has,
-        `causal=False` or
-      `positions='rotary'` with a mixer that does not support it, `causal=False` with
-      the tokens 'shifted', more trained loops than loops, or a head that does not fit
-      the outputs or the edges.
+      `causal=False` or `positions='rotary'` with a mixer that does not support it,
+      `causal=False` with the tokens 'shifted', more trained loops than loops, or a head
+      that does not fit the outputs or the edges.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

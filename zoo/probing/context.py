@@ -80,6 +80,22 @@ def share_of_effect(
   return ratio(part, effect)
 
 
+def ignores_labels(
+  predict: Callable[[Prompt], Float[np.ndarray, ' b'] | jax.Array], prompt: Prompt
+) -> bool:
+  """Returns whether predictions are the same, to the bit, with labels of other prompts.
+
+  An algorithm that learns from labels cannot be what such a predictor computes, however
+  near its predictions are: if w is large, `w·x_q − η (S w)·x_q`, which is a step of
+  gradient descent from w without the labels, is nearly the step itself.
+  """
+  y, targets = jax.tree.map(
+    lambda labels: jnp.roll(labels, 1, axis=0), (prompt.y, prompt.context_targets)
+  )
+  other = dataclasses.replace(prompt, y=y, context_targets=targets)
+  return np.array_equal(predict(prompt), predict(other))
+
+
 def effects_by_length(
   task: Task,
   prompt: Prompt,

@@ -55,6 +55,11 @@ class Planted(NamedTuple):
     truth: What is right: a number; the least and the largest number; or None, if there
       must be no reading. For an instrument with several readings it is a dictionary by
       name, and readings that it does not name are not checked.
+
+  Example:
+    >>> step = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> zoo.probing.Planted(step, truth=(0.0, 0.1)).truth
+    (0.0, 0.1)
   """
 
   model: Predictor
@@ -203,7 +208,8 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
   Their predictions are
 
   - a constant, a linear function of the query, and its square;
-  - a function of the features of the examples and the query;
+  - two functions of the features of the examples and the query, of which one is a step
+    of gradient descent without what the labels add to it;
   - those of untrained models of three architectures;
   - those of the first of the task's baselines `bayes`, `ridge`, `ols` and `knn`, given
     the labels of another function for the same features, as `task.redraw` draws them.
@@ -231,6 +237,11 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
     'the square of the query': _Function(
       weights, lambda prompt: jnp.square(prompt.x_query)
     ),
+    # A step of gradient descent from a large w_0, without what the labels add to it.
+    'a step without labels': _Function(
+      10 * weights,
+      lambda prompt: prompt.x_query - _second_moment_times_query(prompt) / 2,
+    ),
     'features of the examples': _Function(
       weights, lambda prompt: prompt.x_query * (1 + jnp.sum(prompt.x, axis=1))
     ),
@@ -250,6 +261,11 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
     if others is not None:
       models['trained, other labels'] = _altered(trained, others)
   return models
+
+
+def _second_moment_times_query(prompt: Prompt) -> Float[Array, 'b d']:
+  along = jnp.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
+  return jnp.einsum('bc,bcd->bd', along, prompt.x) / max(prompt.x.shape[1], 1)
 
 
 class _Function(nnx.Module):

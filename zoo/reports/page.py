@@ -82,6 +82,12 @@ class Section:
     figures: The figures by their ids in the page, which have letters, digits and
       underscores.
     tables: The tables of the section.
+
+  Example:
+    >>> from zoo import reports
+    >>> table = reports.Table([['risk', '5.238']])
+    >>> reports.Section('Risk', text='The risk is low.', tables=[table]).heading
+    'Risk'
   """
 
   heading: str
@@ -102,6 +108,9 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
     title: The title of the page.
     lead: The paragraph below the title.
     sections: The sections, in order.
+
+  Returns:
+    The HTML of the page.
 
   Raises:
     ValueError: If the id of a figure has characters other than letters, digits and
@@ -139,6 +148,9 @@ def figure_of(plot: Plot, title: str, caption: str) -> CaptionedFigure:
     plot: The plot.
     title: The title above the pictures.
     caption: The text below the pictures.
+
+  Returns:
+    The figure, with its pictures drawn.
 
   Example:
     >>> from zoo import reports

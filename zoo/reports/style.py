@@ -206,6 +206,9 @@ def house_style(
   """Makes a function draw in the house style, unless it is given axes as `ax`.
 
   Axes of the caller keep the style that the caller has set.
+
+  Returns:
+    The function, which then draws in the house style.
   """
 
   @functools.wraps(function)
@@ -244,6 +247,12 @@ class Figure(matplotlib.figure.Figure):
   """
 
   def __init__(self, height: float, width: float = WIDTH):
+    """Makes an empty figure.
+
+    Args:
+      height: The height in inches.
+      width: The width in inches; 8 by default.
+    """
     self._wishes, self.numbers = _wishes.get(_NONE), ''
     width = _width(self._wishes, width)
     if isinstance(self._wishes.size, tuple):

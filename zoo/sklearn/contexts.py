@@ -115,7 +115,8 @@ class Answers:
   """
 
   def __init__(self, model: Predictor, longest: int | None):
-    """
+    """Finds out how the model takes queries.
+
     Args:
       model: The predictor.
       longest: The most examples that it takes; None if it has no limit.

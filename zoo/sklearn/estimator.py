@@ -86,8 +86,8 @@ class InContext(BaseEstimator):
     name = type(self).__name__
     if task is None and isinstance(model, nnx.Module):
       raise UserError(
-        f'{type(model).__name__} is a model without its task, whose units its '
-        f'examples must have; give both, as in zoo.{name}(saved.model, saved.task)'
+        f'{type(model).__name__} is a model without its task, which says in what units '
+        f'examples must be; give both, as in zoo.{name}(saved.model, saved.task)'
       )
     if task is not None and not task.shows_labels:
       raise UserError(
@@ -128,6 +128,9 @@ class InContext(BaseEstimator):
       axes: The axes of a label of the model: none, or `(k,)`.
       num_classes: The number of classes of the table; 0 for numbers.
       prediction: The axes of the model's prediction for a query.
+
+    Raises:
+      UserError: If the model cannot take or predict what the table has.
     """
     c, d = x.shape
     num_features = num_features_of(self.model_, self.task_)

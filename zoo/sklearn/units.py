@@ -221,7 +221,7 @@ def prompts_of(task: Task, length: int) -> Prompt:
 def _mean_and_size(
   numbers: Float[np.ndarray, 'b c d'],
 ) -> tuple[Float[np.ndarray, ' d'], Float[np.ndarray, ' d']]:
-  """The mean of prompts, and the root mean square of what is left of their numbers.
+  """Returns the mean of prompts, and the root mean square of their deviations from it.
 
   A mean of which no more is known than that it is near 0, by three standard errors over
   prompts, is taken as 0: it is so in most tasks.

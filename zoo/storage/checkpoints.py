@@ -62,7 +62,7 @@ class Checkpoints:
       RunError: If the newest step is damaged.
       UserError: If the newest step was saved by another run, or under another number.
       OSError: If the folder cannot be read.
-    """
+    """  # noqa: DOC501
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
     # Orbax needs an absolute path.
@@ -113,7 +113,7 @@ class Checkpoints:
     Raises:
       UserError: If its weights are of other types.
       RunError: If it cannot be read.
-    """
+    """  # noqa: DOC501
     folder = self._folder / str(step)
     check_precision(folder, abstract['model'])
     try:
@@ -134,7 +134,7 @@ class Checkpoints:
 
     Raises:
       RunError: If this save or the previous one could not be written.
-    """
+    """  # noqa: DOC501
     self.wait()
     self._saving = step, before_commit
     items = {**state, 'origin': {**self._metadata, 'step': step}}
@@ -190,7 +190,7 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
   Raises:
     RunError: If it is damaged.
     UserError: If it belongs to another run.
-  """
+  """  # noqa: DOC501
   names = names_in(folder)
   if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
     raise UserError(
@@ -293,7 +293,7 @@ def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
   Raises:
     RunError: If they cannot be read.
-  """
+  """  # noqa: DOC501
   from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   try:
@@ -308,9 +308,12 @@ def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def check_precision(folder: pathlib.Path, abstract: PyTree) -> None:
-  """Raises UserError if a saved model's numbers are of other types than `abstract`'s.
+  """Checks that a saved model has numbers of the same types as an abstract one.
 
   Orbax would convert them without notice.
+
+  Raises:
+    UserError: If the types differ.
   """
   saved = saved_arrays(folder)
   leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)

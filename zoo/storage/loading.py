@@ -246,7 +246,7 @@ def _config_and_step(
   """Returns the config and the step, which is the wanted one unless that is None.
 
   Raises:
-    UserError: For another step or a newer format.
+    UserError: If the step is another one, or the format is newer.
     RunError: If the metadata are damaged.
   """
   try:

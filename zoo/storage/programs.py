@@ -117,7 +117,7 @@ def load_together(
 
   Raises:
     RunError: If the step is damaged.
-  """
+  """  # noqa: DOC501
   from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
   step = step.absolute()

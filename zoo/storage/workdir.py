@@ -71,7 +71,7 @@ def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
     UserError: If the workdir belongs to another config or another kind of program,
       holds something else, or cannot be written. Nothing is written then.
     RunError: If it is in a bucket that cannot be written.
-  """
+  """  # noqa: DOC501
   try:
     names = names_in(workdir)
     for other, marks in _MARKS.items():
@@ -109,7 +109,7 @@ def open_workdir(
     UserError: If the workdir belongs to another config or another kind of program,
       holds something else, or cannot be written.
     RunError: If it is in a bucket that cannot be written.
-  """
+  """  # noqa: DOC501
   make_folder(workdir, config, kind)
   saved, text = workdir / _CONFIG, to_json(config) + '\n'
   try:

@@ -90,7 +90,7 @@ def full_path(path: object) -> str:
   """Returns the full path of a file, so that it can be read from any folder.
 
   Raises:
-    UserError: The path is not a string, or is empty.
+    UserError: If the path is not a string, or is empty.
   """
   if not isinstance(path, str) or not path:
     raise UserError(
@@ -127,7 +127,7 @@ class Arrays(BaseTask):
     sha256: SHA-256 that the file must have. None is that of the file as it is now.
 
   Raises:
-    UserError: A field is out of its range, the file cannot be read, its arrays have
+    UserError: If a field is out of its range, the file cannot be read, its arrays have
       wrong shapes or entries that are not finite, it has too few rows, or it has
       changed.
 
@@ -328,6 +328,9 @@ def _draw(key: Key[Array, ''], count: int, total: int) -> Int[Array, ' t']:
   It uses Floyd's algorithm, whose cost does not depend on the total (Bentley & Floyd,
   CACM 30, 1987). A permutation follows, since the last numbers of the algorithm are
   rarely small.
+
+  Returns:
+    The numbers `[count]`.
   """
   draw_key, order_key = jax.random.split(key)
   last = total - count + jnp.arange(count)

@@ -66,8 +66,8 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
     A decorator that returns the class unchanged.
 
   Raises:
-    UserError: The name is not a string. The decorator raises it if the class is not a
-      subclass of `BaseTask` or not a dataclass, if it lacks a method that it must
+    UserError: If the name is not a string. The decorator raises it if the class is not
+      a subclass of `BaseTask` or not a dataclass, if it lacks a method that it must
       define, or if one of the sizes `num_features` and `context_length` is missing or
       is declared as an array of compiled programs.
 
@@ -338,7 +338,7 @@ def check_sampling(task: BaseTask, base: type[BaseTask]) -> None:
   The `redraw_one` of the base class is right only for such a task.
 
   Raises:
-    UserError: The task has another `sample_one`.
+    UserError: If the task has another `sample_one`.
   """
   if type(task).sample_one is not base.sample_one:
     name = type(task).__name__
@@ -391,7 +391,7 @@ def dot(
     axis: The axis over which the products are summed; the last one by default.
 
   Raises:
-    UserError: The arrays have different numbers of entries along the axis.
+    UserError: If the arrays have different numbers of entries along the axis.
 
   Example:
     >>> float(zoo.tasks.base.dot(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
@@ -445,7 +445,7 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
     root: The root that belongs to the covariance, if it was computed before.
 
   Raises:
-    UserError: The matrix is not symmetric and positive semi-definite.
+    UserError: If the matrix is not symmetric and positive semi-definite.
   """
   if covariance is None:
     return None, None
@@ -606,6 +606,12 @@ class ShiftedTask(ChangedTask):
     The features are isotropic. They are drawn without regard to the query and then
     reflected as a whole, so that the query gets its given direction. The norm of the
     query does not depend on the context.
+
+    Returns:
+      Features of the context examples `[c, d]`.
+
+    Raises:
+      UserError: If the features are not known to be `N(0, I)`.
     """
     if not self.task.has_normal_features:
       raise UserError(
@@ -622,7 +628,7 @@ class ShiftedTask(ChangedTask):
     task.
 
     Raises:
-      UserError: The density of the changed features is not known.
+      UserError: If the density of the changed features is not known.
     """
     if self.change is None:
       return self.task.log_density(x)
@@ -710,6 +716,12 @@ class Scale(trees.Tree):
 
   factor: Number
 
+  def __post_init__(self):
+    super().__post_init__()
+    # JAX puts tracers and other objects in the place of the number.
+    if isinstance(self.factor, int | float | np.generic):
+      check_number('factor', self.factor, above=0.0)
+
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
   ) -> Float[Array, 't d']:
@@ -739,7 +751,7 @@ class Stretch(trees.Tree):
     """Returns x, if the context does not depend on the query before the change.
 
     Raises:
-      UserError: The context of the task depends on the features that the query had
+      UserError: If the context of the task depends on the features that the query had
         before the change. They cannot be computed, since the matrix may be singular.
     """
     if type(task).sample_context is FunctionClass.sample_context:

@@ -184,6 +184,9 @@ class LiteralsTask(BooleanTask):
     The features do not say whether the example was changed, so this is drawn, too.
     Changed features are uniform as well. Given them, all literals are ones that they
     satisfy, and the number of literals is distributed as before.
+
+    Returns:
+      The function `[d]`.
     """
     weights_key, forced_key = jax.random.split(key)
     w = self.sample_function(weights_key)
@@ -291,6 +294,11 @@ class Disjunction(LiteralsTask):
   With probability 0.3 an example or the query has its features changed in these j such
   that the label is −1. The target is the probability of the label +1, which is 0 or 1.
   The latents are w. Features and labels are those of a conjunction, negated.
+
+  Use it to test a model that was trained on conjunctions on functions that it has not
+  seen, or to repeat results on disjunctions. The Bayes loss is that of 'conjunction',
+  since negating features and labels turns one task into the other. To compare
+  architectures that are trained anew, one of the two is enough.
 
   For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
   `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).

@@ -121,7 +121,7 @@ class GaussianClusters(BaseTask):
     """Returns the log density of the features of a query.
 
     Raises:
-      UserError: There are several examples. Their density would be a sum over the
+      UserError: If there are several examples. Their density would be a sum over the
         classes of all of them.
     """
     if len(x) > 1:
@@ -161,6 +161,9 @@ def _sample_means(
 
   A coordinate is `N(average, 1/n)` cut off at ±1. For a class without points it is
   uniform.
+
+  Returns:
+    The means `[k, d]`.
   """
   some = jnp.maximum(counts, 1)[:, None]
   root, center = jnp.sqrt(some), jnp.abs(averages)

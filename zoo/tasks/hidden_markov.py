@@ -50,7 +50,7 @@ class HiddenMarkov(BaseTask):
     num_symbols: Number of symbols, ≥ 2.
     context_length: Number of examples C ≥ 1.
     persistence: Probability ρ that a state stays, 0 ≤ ρ < 1.
-    seed: Seed of R and E, from 0 to 2³² − 1.
+    seed: Seed of the transitions and the emissions, from 0 to 2³² − 1.
 
   Example:
     >>> task = zoo.create_task('hidden_markov', num_symbols=3, context_length=5)
@@ -138,7 +138,7 @@ class HiddenMarkov(BaseTask):
     Raises:
       UserError: `keep` is 'inputs'. The labels are symbols of the sequence, which are
         inputs.
-    """
+    """  # noqa: DOC501
     if keep == 'inputs':
       raise inputs_are_labels(self)
     states_key, symbols_key = jax.random.split(key)

@@ -87,9 +87,9 @@ def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
     The images of all classes.
 
   Raises:
-    UserError: A package of the extra `data` is not installed, the data set is not in
+    UserError: If a package of the extra `data` is not installed, the data set is not in
       the folder, or it cannot be read.
-  """
+  """  # noqa: DOC501
   check_count('image_size', image_size)
   if not isinstance(dataset, str) or not dataset:
     raise UserError(
@@ -128,8 +128,9 @@ def _default_folder() -> str:
 def _find(dataset: str, folder: str) -> Any:
   """Returns the builder of a data set in a folder, or None if it is not there.
 
-  Raises UserError without the extra `data`, or if the data set is damaged.
-  """
+  Raises:
+    UserError: If the extra `data` is not installed, or if the data set is damaged.
+  """  # noqa: DOC501
   with _extra():
     import array_record  # noqa: F401, since TFDS imports it when it reads
     from google.protobuf import json_format

@@ -72,21 +72,23 @@ class LabelledClusters(BaseTask):
     context_length: Number of examples N ≥ 1.
     num_classes: Number of classes K ≥ 2, a multiple of L.
     num_labels: Number of labels L ≥ 2.
-    burstiness: Number B of examples of a class in a context, which divides N; or 0.
+    burstiness: Number B of examples of each drawn class in a context, a divisor of N;
+      0 draws all classes independently.
     zipf: Exponent α ≥ 0 of the probabilities of the classes.
     within: Scale ε > 0 of the points of a class around its mean; not used for images.
     seed: Seed of the means, from 0 to 2³² − 1; not used for images.
     source: Where points come from, 'gaussian' or 'tfds' (images).
-    dataset: Name of a data set of TensorFlow, such as 'omniglot'; for images alone.
-    data_dir: Folder of the data set, for images alone. None is the folder of TFDS. It
+    dataset: Name of a data set of TensorFlow Datasets (TFDS), such as 'omniglot'; only
+      for images.
+    data_dir: Folder of the data set, only for images. None is the folder of TFDS. It
       is kept as its full path.
     image_size: Number of pixels of a side of the images, ≥ 1.
     held_out_classes: Number of the last classes of the data set, which prompts of this
       task do not show. The test `in_context` uses them, and needs at least N/B of them.
 
   Raises:
-    UserError: The images cannot be read. `zoo.create_task` raises it for a field out of
-      its range.
+    UserError: If the images cannot be read. `zoo.create_task` raises it for a field out
+      of its range.
 
   Example:
     >>> task = zoo.create_task('labelled_clusters', num_features=3, num_labels=4)
@@ -216,7 +218,7 @@ class LabelledClusters(BaseTask):
 
     Raises:
       UserError: `keep` is 'inputs'. A class has the same label in all prompts.
-    """
+    """  # noqa: DOC501
     if keep == 'inputs':
       raise one_label(self)
     slots_key, classes_key, noise_key, query_key = jax.random.split(key, 4)
@@ -519,7 +521,7 @@ class ClusterTest(BaseTask):
 
     Raises:
       UserError: `keep` is 'inputs' and the test is `in_weights`.
-    """
+    """  # noqa: DOC501
     if keep == 'query':
       if self.test == 'swapped':
         return self._swap(key, self.bursty.redraw_one(key, prompt, keep))

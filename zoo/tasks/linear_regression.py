@@ -70,7 +70,7 @@ class LinearRegression(LinearFunctions):
       would overflow float32).
 
   Raises:
-    UserError: A covariance is not symmetric and positive semi-definite.
+    UserError: If a covariance is not symmetric and positive semi-definite.
       `zoo.create_task` raises it for any other field out of its range.
 
   Example:
@@ -201,7 +201,7 @@ class LinearRegression(LinearFunctions):
 
     The prompts are drawn as arrays of the whole batch. They have the distribution of
     `sample_one`, but are not the same prompts. Their bits are those of earlier
-    releases, and `sample_statistics` gives the statistics of these prompts. A subclass
+    versions, and `sample_statistics` gives the statistics of these prompts. A subclass
     is sampled by its `sample_one`.
 
     Args:
@@ -242,7 +242,7 @@ class LinearRegression(LinearFunctions):
       The statistics of `batch_size` prompts.
 
     Raises:
-      UserError: `batch_size` is not an integer ≥ 1.
+      UserError: If `batch_size` is not an integer ≥ 1.
 
     Example:
       >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
@@ -252,7 +252,7 @@ class LinearRegression(LinearFunctions):
     return _statistics(trees.fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
-    """Draws what `sample_statistics` returns, which compiles this method.
+    """Draws what `sample_statistics` returns. That method compiles this one.
 
     Args:
       key: Random key.
@@ -282,19 +282,23 @@ class LinearRegression(LinearFunctions):
     """
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
-  # The axis of the batch is the last one, as in `draws`. The noise of the labels has
-  # random streams of its own, so that tasks that differ only in σ share all other
-  # numbers. If σ is 0, no noise is drawn. The key of the noise, fold_in(key, 1), equals
-  # two words that prompt 0 uses, too. This correlates nothing, since keys are hashed
-  # before they are used.
+  # In the methods below the axis of the batch is the last one, as in `draws`. The noise
+  # of the labels has random streams of its own, so that tasks that differ only in σ
+  # share all other numbers. If σ is 0, no noise is drawn. The key of the noise is
+  # fold_in(key, 1). Its two words are also a pair of random words of prompt 0. The
+  # noise and that pair are not correlated, since the generator hashes a key before it
+  # draws.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
   ) -> tuple[Array, Array, Array, Array]:
     """Draws features `[n, d, b]`, the query and `ŵ − w*` `[d, b]`, and noise `[n, b]`.
 
-    They belong to the n = C examples or, with `is_pseudo`, to n = d + 1
-    pseudo-examples.
+    There is a row for each of the n = C examples or, if `is_pseudo`, for each of the
+    n = d + 1 pseudo-examples. ŵ are the weights of a prompt, and w* is their mean.
+
+    Returns:
+      The features, the query, the deviation and the noise.
     """
     c, d = self.context_length, self.num_features
     if is_pseudo:
@@ -339,6 +343,9 @@ class LinearRegression(LinearFunctions):
     `Σ_i v_i v_iᵀ` over C standard normal vectors (Muirhead, Aspects of Multivariate
     Statistical Theory, theorem 3.2.14). Here v has the features and, as its last entry,
     the noise, which `_noise` draws. The features of the last column are 0.
+
+    Returns:
+      The features of the pseudo-examples, and the other numbers `[2d, b]`.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2
@@ -369,7 +376,23 @@ def _correlate(
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: it does for this class, not for subclasses."""
+  """Says whether exact theory covers a task.
+
+  The theory covers `LinearRegression`. It does not cover subclasses, whose prompts may
+  differ.
+
+  Args:
+    task: Any object.
+
+  Returns:
+    Whether the task is a `LinearRegression`, and not of a subclass.
+
+  Example:
+    >>> zoo.theory.covers(zoo.tasks.LinearRegression(2, 4))
+    True
+    >>> zoo.theory.covers(zoo.tasks.SparseRegression(2, 4))
+    False
+  """
   return type(task) is LinearRegression
 
 
@@ -377,11 +400,11 @@ def require_covered(task: object) -> LinearRegression:
   """Returns the task, if exact theory covers it.
 
   Raises:
-    UserError: The task is not a `LinearRegression`, or is of a subclass of it.
+    UserError: If the task is not a `LinearRegression`, or is of a subclass of it.
   """
   if not covers(task):
     raise UserError(
       f'the task is of type {type(task).__name__}; exact theory covers '
-      'LinearRegression, for which the estimators are, too'
+      'LinearRegression, and the estimators that take a task are for it, too'
     )
   return task

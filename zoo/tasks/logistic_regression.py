@@ -69,13 +69,13 @@ class LogisticRegression(FunctionClass):
   Args:
     num_features: Number of features d ≥ 1.
     context_length: Number of examples C ≥ 1.
-    link: 'logistic', 'probit' or 'sign'.
+    link: Function that gives P(+1) from w·x: 'logistic', 'probit' or 'sign'.
     prior_mean: Mean of the weights: a number for all features, or a vector `[d]`.
     prior_covariance: Covariance of the weights `[d, d]`; it may be singular. None is
       the identity.
 
   Raises:
-    UserError: The covariance is not symmetric and positive semi-definite.
+    UserError: If the covariance is not symmetric and positive semi-definite.
       `zoo.create_task` raises it for any other field out of its range.
 
   Example:

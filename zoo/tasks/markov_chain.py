@@ -153,7 +153,7 @@ class MarkovChain(BaseTask):
     Raises:
       UserError: `keep` is 'inputs'. The labels are symbols of the sequence, which are
         inputs.
-    """
+    """  # noqa: DOC501
     if keep == 'inputs':
       raise inputs_are_labels(self)
     chain_key, symbols_key = jax.random.split(key)

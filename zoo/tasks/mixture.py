@@ -57,7 +57,7 @@ class Mixture(BaseTask):
       divided by their sum. None gives all tasks the same probability.
 
   Raises:
-    UserError: A weight is not a number > 0.
+    UserError: If a weight is not a number > 0.
 
   Example:
     >>> sizes = {'num_features': 2, 'context_length': 5}
@@ -162,8 +162,8 @@ class Mixture(BaseTask):
       As many prompts, without latents.
 
     Raises:
-      UserError: The prompts have other sizes than those of this task, a task does not
-        say how its prompts are drawn again or how probable its features are, or its
+      UserError: If the prompts have other sizes than those of this task, a task does
+        not say how its prompts are drawn again or how probable its features are, or its
         feature covariance is singular.
     """
     for i, task in enumerate(self.tasks):

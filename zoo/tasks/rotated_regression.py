@@ -37,7 +37,7 @@ class RotatedRegression(LinearFunctions):
   Args:
     num_features: Number of features d ≥ 1.
     context_length: Number of examples C ≥ 1.
-    exponent: Exponent a ≥ 0 by which the eigenvalues fall. It is part of a compiled
+    exponent: Exponent a ≥ 0 of the eigenvalues `∝ k^−a`. It is part of a compiled
       program, since the eigenvalues are computed in float64 on the host.
     noise_std: Standard deviation σ ≥ 0 of the noise.
 
@@ -148,6 +148,9 @@ def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d
   Proposals are the directions of `N(0, Ω⁻¹)` with `Ω = I + 2 Λ/b`, where b makes the
   bound of the density ratio the least (Kent, Ganeiber & Mardia, arXiv 1310.8110,
   section 2).
+
+  Returns:
+    The vector `[d]`.
   """
   d = rates.size
   # The bound keeps float32 from overflowing.
@@ -193,7 +196,7 @@ def power_law(num_features: int, exponent: int | float) -> Float[np.ndarray, ' d
     exponent: Exponent a, any number.
 
   Raises:
-    UserError: An argument is out of its range.
+    UserError: If an argument is out of its range.
   """
   d = check_count('num_features', num_features)
   a = check_number('exponent', exponent)

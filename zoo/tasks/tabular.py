@@ -69,7 +69,7 @@ class Tabular(BaseTask):
 
   The labels of a table are numbers, whose variance is 1 up to the error of 64 rows, or
   classes. With `kind='both'` a label is a vector `[1 + num_classes]`: the number, then
-  the class as a one-hot vector; of these the part that a table does not have is 0. With
+  the class as a one-hot vector; the part that does not apply is 0. With
   `kind='numbers'` labels are numbers alone, and with `kind='classes'` one-hot vectors
   alone. Targets are the labels with their noise. The Bayes predictor is not known.
 
@@ -77,10 +77,10 @@ class Tabular(BaseTask):
   section 4). The distribution here is our own.
 
   Args:
-    num_features: The most features of a table, from 1 to 60. With 1 all tables have 1.
-    context_length: The rows of a table but one, ≥ 1.
-    num_classes: The most classes, ≥ 2.
-    kind: What labels are: 'both', 'numbers' or 'classes'.
+    num_features: Largest number of features of a table, from 1 to 60.
+    context_length: Number of context rows: the rows of a table without the query, ≥ 1.
+    num_classes: Largest number of classes, ≥ 2.
+    kind: Kind of the labels: 'both', 'numbers' or 'classes'.
     share_missing: The share of tables with missing features, from 0 to 1. In each of
       them an entry is missing with a probability that is uniform from 0 to 0.3.
 
@@ -148,7 +148,7 @@ class Tabular(BaseTask):
       keep: 'query' or 'inputs'.
 
     Raises:
-      UserError: In every case.
+      UserError: If it is called: the distribution is not known.
     """
     raise UserError(
       'the maker of a table given its features has no known distribution, so prompts '
@@ -169,10 +169,11 @@ class Tabular(BaseTask):
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
-    """The squared error of a number, or the log loss of the logits of classes.
+    """Returns the squared error of a number, or the log loss of the logits of classes.
 
-    With `kind='both'` its mean over prompts has no unit, since it is of both kinds of
-    tables. The negative log likelihood, in nats, is the number to read then.
+    With `kind='both'` the mean of this loss over prompts has no unit, since it is over
+    both kinds of tables. The negative log likelihood, in nats, is the number to read
+    then.
     """
     if self.kind != 'both':
       return super().loss(prediction, target)
@@ -247,6 +248,10 @@ def _sample_features(
 
   The last value says whether the table comes from clusters. Otherwise it comes from the
   graph.
+
+  Returns:
+    The features `[n, d]`, the nodes that may be scores `[n, s]`, the clusters `[n]`,
+    and the kind.
   """
   graph_key, clusters_key, own_key = jax.random.split(key, 3)
   draws = _Draws(own_key, 2 * (_LAYERS + 1) * _NODES + 3)
@@ -263,6 +268,9 @@ def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
   noise. It has one sure parent. Each other node of that layer is a parent with a
   probability that is drawn for the table, from 0.1 to 0.7. In 30 % of the tables there
   is no noise, and in 20 % all functions are linear.
+
+  Returns:
+    The nodes `[n, m]`, from the roots to the last layer.
   """
   m = _NODES
   of_roots = n * (3 * m + 1) + _CLUSTERS * m + m * m + m + 3
@@ -332,6 +340,9 @@ def _choose_nodes(
   are nodes of the layer at the depth of the table. In the others both are any nodes up
   to that depth, so that a score may be a cause of features. If all of these are
   features, scores are nodes of later layers.
+
+  Returns:
+    The features `[n, d]`, and the nodes that may be scores `[n, s]`.
   """
   layer = np.repeat(np.arange(_LAYERS + 1), _NODES)
   depth, are_roots = 1 + draws.integer(_LAYERS), draws.happens(0.4)
@@ -357,6 +368,9 @@ def _sample_clusters(
   `s N(0, I)` with log s uniform, and are the same for all clusters in some features.
   Points have the covariance of a model with three factors. In half of the tables its
   scales differ between clusters.
+
+  Returns:
+    The points `[n, d]`, and their clusters `[n]`.
   """
   draws = _Draws(key, 2 * k * d + (n + 3) * k + n * d + 3 * n + 4 * d + 8)
   logits = draws.gumbel(k) * draws.uniform()
@@ -389,6 +403,9 @@ def _sample_labels(
 
   In tables of clusters, which do not come from the graph, scores are functions of the
   features alone.
+
+  Returns:
+    The labels as numbers and as classes.
   """
   d, n, s = x.shape[1], len(x), _SCORES
   of_trees = _TREES * (2 * _SPLITS + s * 2**_SPLITS) + 1
@@ -420,6 +437,9 @@ def _sample_trees(
   """Draws sums of 1 to 6 trees of depth 3, standardised.
 
   All nodes of one level of a tree split in the same way.
+
+  Returns:
+    The sums `[n, s]`.
   """
   features = draws.integer(size, _TREES, _SPLITS)
   rows = len(x) - 1 - draws.integer(_HIDDEN_ROWS, _TREES, _SPLITS)
@@ -440,6 +460,9 @@ def _sample_noise(draws: _Draws, n: int) -> Float[Array, 'n s']:
   Its standard deviation is 0.01 in 20 % of the tables, and log-uniform from 0.03 to 2.2
   in the others. In 20 % of the tables the noise of each row is also multiplied by a
   log-normal factor, whose mean square is 1.
+
+  Returns:
+    The noise `[n, s]`.
   """
   size = 10 ** draws.uniform(low=-1.5, high=0.35)
   std = jnp.where(draws.happens(0.2), 0.01, size)
@@ -466,6 +489,9 @@ def _classes_of(draws: _Draws, scores: Float[Array, 'n s'], k: int) -> Int[Array
   """Draws classes: intervals of one score, or the largest combination of scores.
 
   In half of the tables up to 15 % of the classes are drawn anew.
+
+  Returns:
+    The classes `[n]`, from 0.
   """
   n, number = len(scores), _sample_number(draws, k)
   # The ends of the intervals are scores of hidden rows.

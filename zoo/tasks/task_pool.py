@@ -103,7 +103,7 @@ def require_isotropic(task: object) -> LinearRegression | TaskPool:
   `N(0, I)`.
 
   Raises:
-    UserError: The task is another one, or has another covariance.
+    UserError: If the task is another one, or has another covariance.
   """
   if type(task) is TaskPool:
     return task

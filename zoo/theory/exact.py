@@ -141,9 +141,9 @@ def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
       return upper
     if upper - lower > _RESOLVED * upper:
       raise UserError(
-        f'the risk is known only to lie between {lower:.9g} and {upper:.9g}, which '
-        'theory.ridge_risk returns; the fewer examples and the less noise there are, '
-        'the wider apart they are'
+        f'the risk is known only to lie between {lower:.9g} and {upper:.9g}, the '
+        'bounds that zoo.theory.ridge_risk returns; they are the wider apart, the '
+        'fewer examples and the less noise there are'
       )
     return (lower + upper) / 2
   if type(task) is not TaskPool:
@@ -179,7 +179,7 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
     (4,)
 
   References:
-    docs/theory_sequences.md, section 9.
+    The page "Sequences" of the documentation derives the formula.
   """
   form = _float64_form(subject) if isinstance(subject, HasExactForm) else None
   if not isinstance(form, Recurrence):
@@ -457,15 +457,18 @@ def rule_of(
   """Returns the learning rule of a subject, in float64 on the host unless traced.
 
   The rule of a tuned step of gradient descent depends on the number of examples, for
-  which that of the task is taken. Raises UserError if the subject has no rule or,
-  unless `is_checked`, if it predicts differently from its rule.
+  which that of the task is taken.
+
+  Raises:
+    UserError: If the subject has no rule or, unless `is_checked`, if it predicts
+      differently from its rule.
   """
   if task is not None and isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
   if not isinstance(subject, FollowsRule):
     raise UserError(
-      f'{type(subject).__name__} has no learning rule, which this needs; its risk can '
-      'only be estimated from samples'
+      f'{type(subject).__name__} has no learning rule, which this function needs; its '
+      'risk can only be estimated from samples, as zoo.curve does'
     )
   if _is_traced(subject):
     return subject.learning_rule()

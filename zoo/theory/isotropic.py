@@ -19,7 +19,7 @@ def isotropic_head_limit(
     num_features: d ≥ 1.
     context_length: C ≥ 1.
     num_heads: H ≥ 1.
-    distance: |w* − g| ≥ 0, the distance of the fixed guess from the prior mean.
+    distance: `|w* − g|` ≥ 0, the distance of the fixed guess from the prior mean.
 
   Returns:
     The infimum, in float64.

@@ -189,6 +189,9 @@ def _least_squares_risk(seen: _Seen, task: LinearRegression) -> float:
   Wishart distribution: `σ² r/(C − r − 1)`. With C < r it recovers the projection on C
   directions. These are uniformly distributed if all r features have the same variance,
   so that a fraction `1 − C/r` of the prior's spread remains.
+
+  Raises:
+    UserError: If C < r and the features have different variances.
   """
   rank, (smallest, largest), spread = seen
   c = task.context_length

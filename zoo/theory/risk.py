@@ -153,6 +153,9 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   x64 must be enabled. Without a feature covariance the risk is a sum over coordinates
   of the weights. For large d these are converted to float64 a few at a time: at d = 512
   all of them would take 15 GiB.
+
+  Returns:
+    The risk.
   """
   if rule.num_features <= _FEW_FEATURES or moments.feature_covariance is not None:
     even, odd = mean_square(jax.tree.map(jnp.float64, rule), moments, truth=1.0)

@@ -118,6 +118,9 @@ def make_training(config: Config, mesh: Mesh) -> Training:
 def compile_training(training: Training) -> Training:
   """Compiles the steps and the evaluation of a training.
 
+  Returns:
+    The training with compiled steps and a compiled evaluation.
+
   Raises:
     RunError: If the memory is not enough.
   """

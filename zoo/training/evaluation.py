@@ -158,6 +158,9 @@ def evaluate(
 
   The risk on held-out prompts is measured where the config asks for it and at the end.
   The exact risk is always measured. `finish_evaluation` makes risks from the result.
+
+  Returns:
+    What was measured, on the devices.
   """
   sampled = NOT_SAMPLED
   if evaluation.is_sampled and is_evaluated(config, step):
@@ -261,13 +264,14 @@ def own_metrics(
   """
   numbers = {}
   for i, name in enumerate(config.eval.metrics):
-    # Held-out batches fold the key with their numbers. No batch has this number.
+    # Held-out batches fold the key with their index, which is below 2³² − 2 − i.
     own_key = jax.random.fold_in(key, 2**32 - 2 - i)
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
     if not isinstance(found, Mapping):
+      what = 'an array' if isinstance(found, Array) else f'a {type(found).__name__}'
       raise UserError(
-        f'the metric {name!r} returns a {type(found).__name__}; it must be a dict of '
-        "numbers by name, such as {'weights': norm}"
+        f'the metric {name!r} returns {what}; it must be a dict of numbers by name, '
+        "such as {'weights': norm}"
       )
     for entry, value in found.items():
       if jnp.shape(value) != ():

@@ -43,7 +43,7 @@ class _Call(NamedTuple):
 
 
 class Loop:
-  """Trains up to the last step, or until a signal; an iterator of chunks.
+  """The loop up to the last step, or until a signal: an iterator of chunks.
 
   Training goes on when the next chunk is asked for, so that the caller may save or read
   the state between two chunks. A loop that looks ahead starts the steps of the next
@@ -105,7 +105,9 @@ class Loop:
   def _advance(self) -> _Call | None:
     """Starts the steps up to the next stop.
 
-    The result is None at the last step and after a signal.
+    Returns:
+      The call, whose results are not there yet. None at the last step and after a
+      signal.
     """
     training, config = self._training, self._training.config
     if self.step >= config.train.num_steps or self._interruption.due():
@@ -123,6 +125,9 @@ class Loop:
     The time of the steps ends when the metrics of the last step are there. It begins
     when the steps were started, or when the evaluation before them ended if the devices
     were still busy with it.
+
+    Returns:
+      The metrics and the evaluation, on the host.
     """
     results = call.metrics, call.measured
     for leaf in jax.tree.leaves(results):

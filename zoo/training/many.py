@@ -140,6 +140,9 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
 def compile_many(configs: Sequence[Config]) -> Training:
   """Compiles everything that trains and measures a model for each config.
 
+  Returns:
+    The compiled steps and the compiled evaluation.
+
   Raises:
     RunError: If the memory is not enough.
   """
@@ -184,9 +187,9 @@ def train_many(
     is not finite. After SIGTERM the result is None.
 
   Raises:
-    NotFiniteError: Once no model is finite.
-    KeyboardInterrupt: After Ctrl-C.
-  """
+    NotFiniteError: If no model is finite any more.
+    KeyboardInterrupt: If Ctrl-C was pressed.
+  """  # noqa: DOC501
   config = training.config
   step, state = restored(training, checkpoints)
   with on_mesh(training.mesh, config):

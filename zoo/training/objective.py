@@ -33,7 +33,7 @@ from zoo.measure.predictive import with_drawn_labels
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
 from zoo.tasks.base import FunctionClass
-from zoo.training import rows as rows  # This import registers the objective 'rows'.
+from zoo.training import rows as rows  # for its side effect: it registers 'rows'
 from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
 
@@ -254,15 +254,15 @@ def _own(
 ) -> Float[Array, '']:
   """Returns the mean loss of a registered objective over fresh prompts.
 
-  The function gets the task itself, whose baselines need its numbers. The task among
-  the step's numbers has inputs of the program in their place.
+  The function gets `task`, whose numbers are concrete, since baselines need them on the
+  host. The numbers of `numbers.task` are traced.
   """
   count = config.train.num_parts * num_lanes
   prompt: Any = sample(numbers.task, key, config.train.batch_size, statistics=False)
   if config.objective.labels == 'observed' or config.objective.name == 'rows':
     prompt = with_drawn_labels(task, key, prompt)
     prompt = split_first_axis(prompt)
-  # Prompts fold the key with their numbers. No prompt has this number. Each part of the
+  # Prompts fold the key with their index, which is below 2³² − 3. Each part of the
   # batch has a key of its own.
   keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)
   loss = functools.partial(_own_loss_of_part, config, task)

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.config.own import register_objective
+from zoo.config.own import OBJECTIVES
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 
 
-@register_objective('rows')
 def rows(
   model: Any, prompt: Prompt, task: Task, key: Key[Array, '']
 ) -> Float[Array, ' b']:
@@ -56,3 +55,7 @@ def rows(
   losses = model.losses_of_rows(prompt, num_seen, most)
   is_query = jnp.arange(c + 1)[None] >= num_seen[:, None]
   return jnp.mean(losses, axis=1, where=is_query)
+
+
+# The decorator for objectives of users refuses this name.
+OBJECTIVES['rows'] = rows

@@ -2,7 +2,8 @@
 
 `train` and `training_run` are what users call. Both go through `events_of`, which
 checks and compiles everything, restores the newest saved step, trains, saves, and
-writes the summary. The functions below it stand in the order in which it calls them.
+writes the summary. The functions below it are its parts: they prepare a run, restore a
+step, make the events, and end the run.
 """
 
 from __future__ import annotations
@@ -92,9 +93,10 @@ def train(
     hooks: Objects that are called while the run trains (see `zoo.Hook`). Without hooks
       the next steps start while the last ones are being recorded, which is faster.
     compare: Whether the model is also compared with the baselines of its task at the
-      end, on `config.eval.num_compared` prompts, as `summary['comparison']`. The
-      comparison is left out for fewer than two prompts and where the memory is not
-      enough.
+      end, as `summary['comparison']`. The number of prompts is
+      `config.eval.num_compared`, and at most `config.eval.num_batches` times
+      `config.train.batch_size`. There is no comparison if there are fewer than two
+      prompts or too little memory.
 
   Returns:
     The summary, which is also in `summary.json`. After SIGTERM the result is None; the
@@ -107,8 +109,8 @@ def train(
     RunError: If the loss, the gradient or the weights are not finite, if the newest
       checkpoint is damaged, if the memory is not enough for a run that resumes, or if
       the folder cannot be written.
-    KeyboardInterrupt: After Ctrl-C. The newest step is saved, and the same call resumes
-      from it.
+    KeyboardInterrupt: If Ctrl-C was pressed. The newest step is saved, and the same
+      call resumes from it.
 
   Example:
     >>> config = zoo.default_config('yq_lsa')
@@ -142,9 +144,10 @@ def training_run(
       resumes it.
     hooks: Objects that are called before the event is yielded (see `zoo.Hook`).
 
-  Yields:
-    The event of each logged step. The last event has the summary. A run that has ended
-    already yields its last event only. SIGTERM ends the iteration without a summary.
+  Returns:
+    An iterator over the events of the logged steps. The last event has the summary. A
+    run that has ended already yields its last event only. SIGTERM ends the iteration
+    without a summary.
 
   Raises:
     UserError: If the config or the workdir is invalid, if another process is training
@@ -153,8 +156,8 @@ def training_run(
     RunError: If the loss, the gradient or the weights are not finite, if the newest
       checkpoint is damaged, if the memory is not enough for a run that resumes, or if
       the folder cannot be written.
-    KeyboardInterrupt: After Ctrl-C. The newest step is saved, and the same call resumes
-      from it.
+    KeyboardInterrupt: If Ctrl-C was pressed. The newest step is saved, and the same
+      call resumes from it.
 
   Example:
     >>> config = zoo.default_config('yq_lsa')
@@ -180,7 +183,7 @@ def events_of(
 
   Yields:
     An event for each logged step; the last one has the summary.
-  """
+  """  # noqa: DOC501 (it raises what `train` and `training_run` list)
   config, workdir = validate_everywhere(config, workdir)
   training, initial, summary = None, None, None
   if processes.run_on_main(functools.partial(is_new, workdir)):
@@ -254,8 +257,8 @@ def prepare_new(config: Config) -> tuple[Training, State | None]:
   """Returns what `prepare` returns for a new run, before anything is written.
 
   Raises:
-    UserError: In every process, as from `prepare`, and also if the memory is not
-      enough: nothing is lost yet, so that the user can change the config.
+    UserError: If `prepare` raises it, or if the memory is not enough: nothing is lost
+      yet, so that the user can change the config. Every process raises it.
   """
   with processes.propagate_errors():
     try:
@@ -279,8 +282,8 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
     The compiled training, and the state at step 0, which is None if the run resumes.
 
   Raises:
-    UserError: In every process, if the ways in which the model predicts do not agree,
-      or if its initial weights cannot be read.
+    UserError: If the ways in which the model predicts do not agree, or if its initial
+      weights cannot be read. Every process raises it.
     RunError: If the memory is not enough.
   """
   with processes.propagate_errors():
@@ -338,7 +341,11 @@ def validate_everywhere(
 
 
 def check_same_config(config: Config) -> None:
-  """Raises UserError, in every process, unless all have the config of process 0."""
+  """Checks that all processes have the same config.
+
+  Raises:
+    UserError: If a process has another config than process 0. Every process raises it.
+  """
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
@@ -408,7 +415,7 @@ def restored(
 def event_of(
   training: Training, loop: Loop, chunk: Chunk, risks: Risks, records: Records
 ) -> Event:
-  """Returns the event of a chunk, whose metrics are the line of the log."""
+  """Returns the event of a chunk. The metrics of the event are the line of the log."""
   line = line_of(chunk.metrics, risks, loop.speed(), records.wall_time)
   make_model = functools.partial(model_of, training, loop.state['model'], chunk.step)
   return Event(training.config, records.workdir, chunk.step, line, None, make_model)
@@ -464,8 +471,8 @@ def model_of(
   """
   if any(array.is_deleted() for array in jax.tree.leaves(arrays)):
     raise UserError(
-      f'the model of step {step} is gone, since training has gone on; take it before '
-      'the next step is asked for'
+      f'the model of step {step} is gone, since training has gone on; read event.model '
+      'before the next event'
     )
   with on_mesh(training.mesh, training.config):
     if at is not None:

@@ -1,4 +1,4 @@
-"""The compiled part of training: the sharded initial state, and many steps per call."""
+"""The jitted part of training: the sharded initial state, and many steps per call."""
 
 from __future__ import annotations
 
@@ -191,7 +191,8 @@ def train_step(
 
   model = nnx.merge(graphs['model'], state['model'])
   optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-  # It is built anew, since a learning rate among the numbers is an input here.
+  # The optimizer is built anew in each program, since a learning rate or a number of
+  # steps in `numbers` is an input of the program.
   optimizer.tx = build_optimizer(
     config.optimizer,
     config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
@@ -222,14 +223,16 @@ def train_step(
 def make_steps(
   take_step: Step, abstract: State, mesh: Mesh, in_shape: bool
 ) -> jax.stages.Wrapped:
-  """Returns the compiled `(state, key, start, stop, numbers) -> (state, metrics)`.
+  """Returns the jitted `(state, key, start, stop, numbers) -> (state, metrics)`.
 
   The metrics are those of the last step. The state is donated. The number of steps is
   an input: however a run is divided into calls, each step is the same program and gives
   the same bits.
   """
   whole, shardings = replicated(mesh), shardings_of(abstract)
-  take_step = jax.jit(take_step, inline=True)  # It is traced once, for both uses.
+  # `run_steps` uses the step twice: for the shapes of its metrics, and in the loop. A
+  # jitted function is traced once for both.
+  take_step = jax.jit(take_step, inline=True)
   return jax.jit(
     functools.partial(run_steps, take_step, in_shape),
     donate_argnums=0,

@@ -324,19 +324,12 @@ def table(summary: Summary) -> str:
     Lines of text for a terminal.
 
   Example:
-    >>> summary = {
-    ...   'model': 'yq_lsa',
-    ...   'step': 10,
-    ...   'eval_risk': 6.0,
-    ...   'eval_risk_stderr': 0.1,
-    ...   'eval_accuracy': None,
-    ...   'exact_risk': 6.05,
-    ...   'gd_risk': 5.5,
-    ...   'optimal_risk': 5.25,
-    ...   'comparison': None,
-    ... }
-    >>> print(zoo.training.table(summary).splitlines()[1])
-    yq_lsa                              6.0000 ± 0.1960  6.050000
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> summary = zoo.train(config, 'runs/a')
+    >>> lines = zoo.training.table(summary).splitlines()
+    >>> lines[1].split()[0], lines[1].split()[-1] == f'{summary["exact_risk"]:.6f}'
+    ('yq_lsa', True)
   """
   rows = [
     [

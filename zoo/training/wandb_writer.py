@@ -88,7 +88,7 @@ class WandbWriter(Hook):
     Raises:
       UserError: If wandb is not installed, if W&B allows no project of this name, or if
         W&B is online and has no key.
-    """
+    """  # noqa: DOC501
     try:
       self._wandb: Any = importlib.import_module('wandb')
     except ModuleNotFoundError as error:
@@ -170,6 +170,9 @@ class WandbWriter(Hook):
 
   def _open(self, event: Event, identity: str) -> _Open:
     """Begins the run at W&B with an id, or goes on with it.
+
+    Returns:
+      The run, and its last step at W&B; −1 for a new run.
 
     Raises:
       RunError: If W&B cannot be reached or refuses the run.

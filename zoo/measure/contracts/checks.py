@@ -31,18 +31,30 @@ Facts = dict[str, Any]
 
 
 @contextlib.contextmanager
-def noted(what: str) -> Iterator[None]:
-  """Adds a note to an error inside the block that says what failed.
+def noted(what: str, where: str = '') -> Iterator[None]:
+  """Adds a note to an error inside the block, which says what failed, and where.
 
-  The error stays what it is, with its traceback into the user's code.
+  The error stays what it is, with its traceback into the user's code. A UserError gets
+  no note, because its message says enough.
+
+  Raises:
+    UserError: If the block raises one.
   """
   try:
     yield
   except UserError:
     raise
   except Exception as error:
-    error.add_note(f'{what} failed')
+    error.add_note(f'{what} failed{where}')
     raise
+
+
+def with_examples(number: int) -> str:
+  """Says in a note on what prompt a call has failed."""
+  examples = 'example' if number == 1 else 'examples'
+  return (
+    f' on a prompt with {number} {examples}; a model must accept any shorter context'
+  )
 
 
 def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
@@ -52,10 +64,13 @@ def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
 
 
 def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
-  """Raises UserError unless an array, maybe abstract, has floats and this shape.
+  """Checks that an array, which may be abstract, has floats and the right shape.
 
   Predictions are compared with targets in the type of the targets, which has 32 bits or
   more.
+
+  Raises:
+    UserError: If the shape or the type is another.
   """
   is_array = isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
   if not is_array or array.shape != shape:
@@ -96,9 +111,12 @@ def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
 
 
 def check_prompts(task: Task, prompt: object) -> None:
-  """Raises UserError unless prompts, on the host, are finite and fit their task.
+  """Checks that prompts on the host are finite and fit their task.
 
   Labels of classes must be of the kind that `label_kind` of the task says.
+
+  Raises:
+    UserError: If they are not finite, or do not fit.
   """
   name = type(task).__name__
   if not isinstance(prompt, Prompt):
@@ -232,10 +250,9 @@ def facts_after(
   """
   after = {}
   for k in lengths:
-    what = f'{call} of {k} examples'
-    with noted(what):
+    with noted(call, with_examples(k)):
       after[k] = predictor(prompt.prefix(k))
-    check_floats(what, after[k], label_shape(task, len(prompt.x)))
+    check_floats(f'{call} of {k} examples', after[k], label_shape(task, len(prompt.x)))
   return {'after': after}
 
 

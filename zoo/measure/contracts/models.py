@@ -59,8 +59,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
     task: The task on whose prompts the model is called.
 
   Raises:
-    UserError: At the first property that is missing. The message says in one line what
-      is wrong.
+    UserError: If a property is missing. The message says in one line what is wrong with
+      the first one.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

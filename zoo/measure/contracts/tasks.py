@@ -51,16 +51,18 @@ def check_task(task: Task) -> None:
   function of the key and of the position in the batch; that the loss has a derivative;
   and that baselines and shifts work. The baseline `bayes` is compared with the other
   baselines on 512 prompts: it may not be worse than any of them by more than five
-  standard errors of the difference.
+  standard errors of the difference. Baselines are optional: a task without any passes.
 
   Args:
     task: The task to check.
 
   Raises:
-    UserError: At the first property that is missing. The message says in one line what
-      is wrong.
+    UserError: If a property is missing. The message says in one line what is wrong with
+      the first one.
 
   Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> zoo.check_task(task)  # returns nothing if all is well
     >>> zoo.check_task('linear_regression')
     Traceback (most recent call last):
     ...

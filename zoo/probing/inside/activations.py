@@ -63,14 +63,18 @@ def sites(model: Predictor) -> list[str]:
 
 
 def check_edit_site(site: str, known: Sequence[str]) -> None:
-  """Raises UserError for a name that is not in `known`.
+  """Checks that an edit can be made at a site.
 
   The name of one call of a site, such as `layers.0.mixer.out@2`, is refused as well.
+
+  Raises:
+    UserError: If the name is not in `known`.
   """
   name, _, call = site.partition('@')
   if call and name in known:
     raise UserError(
-      f'the site {site!r} is one call of {name!r}; an edit holds for all of them'
+      f'the site {site!r} is one call of {name!r}; give {name!r}, which stands for all '
+      'of its calls'
     )
   if not known:
     raise UserError(f'the model has no site {site!r}: it has no taps')
@@ -80,7 +84,8 @@ def check_edit_site(site: str, known: Sequence[str]) -> None:
 def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
   """Returns the sites that are asked for; None stands for all but those on demand.
 
-  Raises UserError for a site that the model does not have.
+  Raises:
+    UserError: If the model does not have a site.
   """
   known = places(checked_module(model))
   if sites is None:
@@ -382,7 +387,10 @@ def _of_mixers(
 
 
 def _calls(values: dict[str, Array], name: str) -> list[tuple[str, Array]]:
-  """Returns the values of a name, each with the suffix of its call: `''`, `'@2'`, …"""
+  """Returns the values of a name, each with the suffix of its call.
+
+  The suffix is empty for the first call, and `@2` for the second.
+  """
   return [
     (key.removeprefix(name), value)
     for key, value in values.items()

@@ -138,8 +138,8 @@ def _with_heads(model: Predictor) -> LinearAttention:
   """Returns the model; raises UserError unless it is linear attention."""
   if not isinstance(model, LinearAttention):
     raise UserError(
-      f'{type(model).__name__} has no separable heads; it must be a linear attention '
-      'model'
+      f'{type(model).__name__} has no separable heads; it must be lsa, multi_head_lsa, '
+      'yq_lsa or ltb; zoo.probing.head_scores describes the heads of a transformer'
     )
   return model
 

@@ -156,10 +156,13 @@ def _attribution(
 def _check_read(
   model: Any, prompt: Prompt, sites: Sequence[str], unread: Sequence[str]
 ) -> None:
-  """Raises UserError for a value that reaches the prediction only through another one.
+  """Checks that no value reaches the prediction only through another one.
 
-  These are values that the readout ignores while the others are kept, but which change
-  the others.
+  Such a value is one that the readout ignores while the others are kept, but which
+  changes the others.
+
+  Raises:
+    UserError: If there is such a value.
   """
   if not unread:
     return

@@ -40,26 +40,26 @@ from zoo.probing.inside.graphs import (
 )
 from zoo.probing.inside.nodes import Node
 
-_NUM_STEPS = 10  # the steps lead from the corrupt to the clean embedded tokens
-_KEPT_SHARE = 0.9  # a circuit recovers this share of the gap
-_NUM_RANDOM = 10  # each size has so many random sets
-_ALL_SIZES = 32  # up to this number of edges, the curve has all sizes
-_NUM_SIZES = 16  # the curve of a larger graph has so many sizes
-_AT_ONCE = 8  # one program runs so many sets of edges
-_LISTED = 20  # the printed table has so many edges
+_NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.
+_KEPT_SHARE = 0.9  # A circuit recovers this share of the gap.
+_NUM_RANDOM = 10  # This many random sets are drawn for each size.
+_ALL_SIZES = 32  # Up to this number of edges, the curve has all sizes.
+_NUM_SIZES = 16  # The curve of a larger graph has this many sizes.
+_AT_ONCE = 8  # One program runs this many sets of edges.
+_LISTED = 20  # The printed table has this many edges.
 
 
 class Edge(NamedTuple):
   """A connection of a sender to a receiver through the residual stream.
 
-  What the edge carries is the value that the sender adds to the stream that this
-  receiver reads.
+  The sender adds a value to the residual stream. The edge is the part of this value in
+  what one receiver reads from the stream; other receivers read it by other edges.
 
   Attributes:
-    sender: What adds to the stream: the embedded tokens, which are the first site of
-      the stream; one head; or a network.
-    receiver: What reads the stream: the queries, keys or values of one head; a network;
-      or the last site of the stream, which the readout reads.
+    sender: The node that adds the value: the embedded tokens (the first site of the
+      stream), one head, or a network.
+    receiver: The node that reads the stream: the queries, keys or values of one head, a
+      network, or the last site of the stream, which the readout reads.
     score: The share of the gap that the clean value on this edge recovers, to the first
       order.
     is_kept: Whether the edge belongs to the circuit.
@@ -187,10 +187,10 @@ def circuit(
   Edges are scored by EAP-IG: the change of what the sender adds, from corrupt to clean
   prompts, times the mean gradient of the loss in the receiver's stream. The mean is
   over the midpoints of ten steps from corrupt to clean embedded tokens. The set of
-  edges grows from the readout: next comes the edge with the largest |score| among those
-  that lead into a part which the set has reached. The smallest set that recovers 90 %
-  of the gap is chosen on the prompts of the scores. All shares that are returned are
-  measured on other prompts.
+  edges grows from the readout: next comes the edge with the largest `|score|` among
+  those that lead into a part which the set has reached. The smallest set that recovers
+  90 % of the gap is chosen on the prompts of the scores. All shares that are returned
+  are measured on other prompts.
 
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
@@ -326,7 +326,7 @@ def _pair(
 
 
 class _Runner:
-  """Runs sets of edges of one model; compiled programs are shared."""
+  """A runner of sets of edges of one model; compiled programs are shared."""
 
   def __init__(self, model: Predictor, task: Task, graph: Graph):
     self.model, self.graph, self.loss = model, graph, LossAtQuery(task)
@@ -343,9 +343,10 @@ class _Runner:
   ) -> tuple[Float[np.ndarray, ' b'], Float[np.ndarray, ' b']]:
     """Returns the losses with all edges and with none.
 
-    Raises UserError in three cases: if these two runs do not predict what the model
-    predicts for clean and for corrupt prompts; if what heads read is not a function of
-    their queries, keys and values; and if the gap is not above 0.
+    Raises:
+      UserError: If these two runs do not predict what the model predicts for clean and
+        for corrupt prompts, if what heads read is not a function of their queries, keys
+        and values, or if the gap is not above 0.
     """
     count = len(self.graph.edges)
     sets = [np.arange(count), np.arange(0), np.arange(0, count, 2)]

@@ -39,11 +39,11 @@ class ContextUpdate(NamedTuple):
 
   Let u be the last token plus what the mixer adds to it, and z = norm_2(u) what the
   network reads. Their values for the last token alone are u' and z', and Δu = u − u',
-  Δz = z − z'. The update ΔW of a first matrix W of the network is (W Δz) z'ᵀ / |z'|²,
+  Δz = z − z'. The update ΔW of a first matrix W of the network is `(W Δz) z'ᵀ / |z'|²`,
   the outer product of the entry of `moved` and of `alone`.
 
   Attributes:
-    alone: z' / |z'|², `[b, w]`.
+    alone: `z' / |z'|²`, `[b, w]`.
     moved: W Δz for each first matrix by its name, `[b, f]`: `up` and, for SwiGLU, also
       `gate`.
     bias: Δu, which is added to the bias of the output, `[b, w]`.
@@ -73,7 +73,7 @@ def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate
   that token in context. The update of a weight matrix has rank one. `ContextUpdate`
   explains the symbols.
 
-  - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
+  - Quantity: the factors of `ΔW = (W Δz) z'ᵀ / |z'|²` and Δu, for each prompt; an
     identity, without sampling.
   - Null: 0 for a layer whose mixer adds nothing.
   - Counterfactual: the last token alone, as if it were the whole prompt.
@@ -120,7 +120,7 @@ def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
   transformer makes in context, because each layer then gets the same token for the
   query as in context.
 
-  - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
+  - Quantity: the factors of `ΔW = (W Δz) z'ᵀ / |z'|²` and Δu, for each prompt; an
     identity, without sampling.
   - Null: 0 for layers whose mixers add nothing.
   - Counterfactual: the query's token alone, as if it were the whole prompt.

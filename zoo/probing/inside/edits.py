@@ -210,9 +210,13 @@ class Zero(Set):
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
-    >>> one_head = np.s_[:, :, 1]
-    >>> edits = {'layers.0.mixer.heads': zoo.probing.Zero(one_head)}
-    >>> copy = zoo.probing.edited(model, edits)
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> site, one_head = 'layers.0.mixer.heads', np.s_[:, :, 1]
+    >>> copy = zoo.probing.edited(model, {site: zoo.probing.Zero(one_head)})
+    >>> heads = zoo.probing.capture(copy, prompt, [site])[site]
+    >>> float(jnp.abs(heads[:, :, 1]).max()), bool(jnp.abs(heads[:, :, 0]).max() > 0)
+    (0.0, True)
   """
 
   def __init__(self, where: Any = None):
@@ -278,6 +282,9 @@ class Resample(Set):
     >>> site = 'layers.0.mixer.heads'
     >>> values = zoo.probing.capture(model, prompt, [site])
     >>> copy = zoo.probing.edited(model, {site: zoo.probing.Resample(values[site])})
+    >>> new = zoo.probing.capture(copy, prompt, [site])[site]
+    >>> bool((new[0] == values[site][1]).all())
+    True
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):

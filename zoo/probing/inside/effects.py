@@ -1,4 +1,4 @@
-"""How much each value within a model matters: the loss after the value is replaced."""
+"""Effects of values within a model: the loss after a value is replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 # The ways of replacing a value, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
 METHODS = 'patch', 'gradient', 'integrated'
-_AT_ONCE = 16  # one call of the model is vectorised over so many replacements
+_RECOVERED = KINDS.index('recovered')
+_AT_ONCE = 16  # One call of the model is vectorised over this many replacements.
 
 # A metric takes predictions `[b, *k]` and the clean prompts, and returns a number for
 # each prompt.
@@ -47,11 +48,12 @@ _Losses: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Effect(NamedTuple):
-  """What replacing one value does, as shares of the gap between corrupt and clean loss.
+  """The effect of replacing one value, as shares of the gap of the losses.
 
-  The gap is the same for all values, so that shares can be compared. Standard errors
-  are over prompts, and include the error of the gap. A share is None if it was not
-  asked for, or if the 95 % interval of the gap contains 0.
+  The gap is the corrupt loss minus the clean loss. It is the same for all values, so
+  that shares can be compared. Standard errors are over prompts, and include the error
+  of the gap. A share is None if it was not asked for, or if the 95 % interval of the
+  gap contains 0.
 
   Attributes:
     site: The site of the value.
@@ -161,10 +163,11 @@ def effects(
     clean loss, the corrupt loss and their gap.
 
   Raises:
-    UserError: If a site is unknown or does not reach the prediction; if the prompts
-      have different sizes, or there is one prompt alone; if a kind is unknown or the
-      method does not have it; if a gradient is asked for where values or prompts are
-      integers.
+    UserError: If the model is not an NNX module; if a site is unknown or does not reach
+      the prediction; if the prompts have different sizes, or there is one prompt alone;
+      if the method is unknown; if a kind is unknown or the method does not have it; if
+      the metric returns anything but a number for each prompt; or if a gradient is
+      asked for where values or prompts are integers.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -197,17 +200,25 @@ def effects(
   selections = _selections([*axes], axes, shapes, kinds, heads, tokens)
   loss = metric or LossAtQuery(task)
   if method == 'patch':
-    before, after, losses = _patched_losses(
+    clean_loss, corrupt_loss, losses = _patched_losses(
       model, loss, clean, corrupt, axes, selections
     )
   else:
     num_steps = NUM_STEPS if method == 'integrated' else None
     how = kinds, num_steps, heads, tokens
-    before, after, losses = _first_order_losses(
+    clean_loss, corrupt_loss, losses = _first_order_losses(
       model, loss, clean, corrupt, axes, selections, how
     )
   site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
-  return _table(before, after, losses, selections, [*axes], site_kinds)
+  name = type(model).__name__
+  empty = f'{name} has no taps that reach the prediction: there is nothing to replace'
+  if not site_kinds:
+    empty = f'{name} has no taps, so there is nothing to replace (see zoo.probing.Tap)'
+  elif sites is not None:
+    empty = 'no sites are given, so nothing is replaced'
+  return _table(
+    clean_loss, corrupt_loss, losses, selections, [*axes], site_kinds, empty
+  )
 
 
 def _patched_losses(
@@ -225,7 +236,7 @@ def _patched_losses(
     models: Sequence[Any], clean: Prompt, corrupt: Prompt, selections: _Selection
   ) -> tuple[Array, Array, Array]:
     values, prediction = recorded(models[0], clean, sites)
-    _, without = recorded(models[0], corrupt, ())
+    _, corrupt_prediction = recorded(models[0], corrupt, ())
 
     def replaced(selection: _Selection) -> Array:
       return loss(
@@ -233,13 +244,13 @@ def _patched_losses(
       )
 
     losses = jax.lax.map(replaced, selections, batch_size=_AT_ONCE)
-    return loss(prediction, clean), loss(without, clean), losses
+    return loss(prediction, clean), loss(corrupt_prediction, clean), losses
 
   # With a whole number of batches, XLA compiles no second program for the rest.
   whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
-  before, after, losses = run_once(measured, [model], clean, corrupt, padded)
-  return _checked_losses(before, after, losses, clean)
+  clean_loss, corrupt_loss, losses = run_once(measured, [model], clean, corrupt, padded)
+  return _checked_losses(clean_loss, corrupt_loss, losses, clean)
 
 
 def _first_order_losses(
@@ -263,16 +274,17 @@ def _first_order_losses(
       model, clean, corrupt, axes, kinds, loss, num_steps, heads, tokens
     )
 
-  before, after, moves = run_once(measured, [model], clean, corrupt)
-  before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
+  clean_loss, corrupt_loss, moves = run_once(measured, [model], clean, corrupt)
+  clean_loss = np.asarray(clean_loss, np.float64)
+  corrupt_loss = np.asarray(corrupt_loss, np.float64)
   moves = jax.tree.map(lambda move: np.asarray(move, np.float64), moves)
   sites = [*axes]
   losses = [
-    (after if kind == 0 else before)
+    (corrupt_loss if kind == _RECOVERED else clean_loss)
     + moves[KINDS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
     for kind, site, head, token in zip(*selections, strict=True)
   ]
-  return before, after, np.array(losses).reshape(-1, len(before))
+  return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
 
 
 class _Selection(NamedTuple):
@@ -302,9 +314,10 @@ class LossAtQuery:
 
 
 def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
-  """Returns both batches without latents and targets.
+  """Returns both batches without latents and without the targets of the context.
 
-  Raises UserError unless they have the same sizes and at least two prompts.
+  Raises:
+    UserError: If their sizes differ, or if there is only one prompt.
   """
   for name in ('x', 'y', 'x_query'):
     shapes = [getattr(prompt, name).shape for prompt in (clean, corrupt)]
@@ -314,7 +327,7 @@ def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
         f'the clean ones, {shapes[0]}'
       )
   if len(clean.x) < 2:
-    raise UserError('there is one prompt; shares with their errors need at least two')
+    raise UserError('there is one prompt; standard errors need two or more')
   plain = {'latents': None, 'context_targets': None}
   return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
 
@@ -348,18 +361,18 @@ def _check_real(prompt: Prompt) -> None:
 
 
 def _checked_losses(
-  before: Array, after: Array, losses: Array, clean: Prompt
+  clean_loss: Array, corrupt_loss: Array, losses: Array, clean: Prompt
 ) -> _Losses:
   """Returns the losses on the host.
 
   Raises UserError unless the metric returns one number for each prompt.
   """
-  for array in (before, after):
+  for array in (clean_loss, corrupt_loss):
     check_metric(array, len(clean.x))
-  before_64, after_64, losses_64 = (
-    np.asarray(array, np.float64) for array in (before, after, losses)
+  clean_64, corrupt_64, losses_64 = (
+    np.asarray(array, np.float64) for array in (clean_loss, corrupt_loss, losses)
   )
-  return before_64, after_64, losses_64
+  return clean_64, corrupt_64, losses_64
 
 
 def _replaceable(
@@ -368,8 +381,10 @@ def _replaceable(
   """Returns the sites whose values are to be replaced, with the shapes of these values.
 
   If a site is called several times, the shape is that of its first call. None stands
-  for all sites that reach the prediction. Raises UserError for a site that cannot be
-  replaced.
+  for all sites that reach the prediction.
+
+  Raises:
+    UserError: If the value of a site cannot be replaced.
   """
   wanted = wanted_sites(model, sites)
   shapes = jax.eval_shape(lambda: recorded(model, clean, wanted)[0])
@@ -434,7 +449,7 @@ def _replaced(
 
   It is called within a function that JAX traces.
   """
-  is_patch = selection.kind == 0
+  is_patch = selection.kind == _RECOVERED
   prompt = jax.tree.map(
     lambda patched, ablated: jnp.where(is_patch, patched, ablated), corrupt, clean
   )
@@ -467,28 +482,32 @@ def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
 
 
 def _table(
-  before: Float[np.ndarray, ' b'],
-  after: Float[np.ndarray, ' b'],
+  clean_loss: Float[np.ndarray, ' b'],
+  corrupt_loss: Float[np.ndarray, ' b'],
   losses: Float[np.ndarray, 'm b'],
   selections: _Selection,
   sites: Sequence[str],
   site_kinds: Mapping[str, str | None],
+  empty: str,
 ) -> Effects:
-  gap = after - before
+  gap = corrupt_loss - clean_loss
   unknown = dict.fromkeys(KINDS)
   rows: dict[tuple[str, int | None, int | None], dict[str, Estimate | None]] = {}
   for kind, site, head, token, loss in zip(*selections, losses, strict=False):
     head, token = (None if i < 0 else int(i) for i in (head, token))
     place = str(sites[site]), head, token
-    moved = after - loss if kind == 0 else loss - before
+    moved = corrupt_loss - loss if kind == _RECOVERED else loss - clean_loss
     share = share_of_gap(moved, gap, with_next=KINDS[kind] == 'resample')
     rows.setdefault(place, {**unknown})[KINDS[kind]] = share
   return Effects(
-    estimate(before),
-    estimate(after),
+    estimate(clean_loss),
+    estimate(corrupt_loss),
     estimate(gap),
     Rows(
-      Effect(*place, **shares, site_kind=site_kinds[place[0]])
-      for place, shares in rows.items()
+      (
+        Effect(*place, **shares, site_kind=site_kinds[place[0]])
+        for place, shares in rows.items()
+      ),
+      empty,
     ),
   )

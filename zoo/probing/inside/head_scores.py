@@ -96,7 +96,10 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
   maps = attention_maps(model, prompt)
   same = _same_tokens(model, prompt)
   correlations = _label_correlations(model, prompt, maps)
-  scores = Rows[HeadScore]()
+  scores = Rows[HeadScore](
+    empty=f'{type(model).__name__} has no attention maps, so there are no heads to '
+    'score: it has no taps of the kind pattern (see zoo.probing.attention_maps)'
+  )
   for layer, attention in maps.items():
     sizes = np.abs(np.asarray(attention, np.float64))
     n = sizes.shape[-1]

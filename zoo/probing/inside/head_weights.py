@@ -108,14 +108,14 @@ def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
 def copying_score(model: Predictor, layer: int, head: int) -> float | None:
   """Returns how far a head raises the outputs of the labels to which it attends.
 
-  The score is Σ λ / Σ |λ| over the eigenvalues λ of a block of `ov`: from the entries
+  The score is `Σ λ / Σ |λ|` over the eigenvalues λ of a block of `ov`: from the entries
   of the labels in a token to the outputs for the same labels. A model with one output
   has one eigenvalue, so that its score is a sign.
 
-  - Quantity: Σ λ / Σ |λ|, from −1 to 1; a head that copies has 1.
+  - Quantity: `Σ λ / Σ |λ|`, from −1 to 1; a head that copies has 1.
   - Null: 0 ± 1/√k (95 %), for random normal weights with k outputs.
   - Counterfactual: none.
-  - Denominator: Σ |λ|; if it is 0, the score is None.
+  - Denominator: `Σ |λ|`; if it is 0, the score is None.
 
   Args:
     model: A `zoo.models.Transformer` that reads its tokens by a linear map, and whose
@@ -194,7 +194,8 @@ def _embedding(model: Transformer) -> Float[np.ndarray, 'm w']:
 def _gain(norm: Any, mixer: Any) -> Float[np.ndarray, 'w w']:
   """Returns a norm as a matrix, without its bias and its scale 1 / √(variance + ε).
 
-  Raises UserError for a norm that is neither a layer norm nor an RMS norm.
+  Raises:
+    UserError: If the norm is neither a layer norm nor an RMS norm.
   """
   width = mixer.out.out_features
   if norm is None:

@@ -42,7 +42,8 @@ PROMPT = 'the prompt itself'
 class LatentScore(NamedTuple):
   """How well a linear map of a site's value at the query predicts a target.
 
-  R² is 1 − Σ |error|² / Σ |target − mean|² on prompts to which the map was not fitted.
+  R² is `1 − Σ |error|² / Σ |target − mean|²` on prompts to which the map was not
+  fitted.
 
   Attributes:
     site: The site, or 'the prompt itself' for all features and labels of the prompt.
@@ -91,7 +92,7 @@ def probe_latents(
     it was learned.
   - Null: 0 for a model that is itself untrained.
   - Counterfactual: other initial weights of the same architecture, on the same prompts.
-  - Denominator: Σ |target − mean|², of R².
+  - Denominator: `Σ |target − mean|²`, of R².
 
   Args:
     model: A model with taps.

@@ -38,7 +38,7 @@ class LayerCurve(NamedTuple):
 
 
 class Lens(NamedTuple):
-  """The loss at the query, read before the first layer and after each layer.
+  """Losses at the query, of predictions read before the first layer and after each one.
 
   Attributes:
     own: The loss with the model's own readout, which is the logit lens.
@@ -111,9 +111,12 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
 
 
 def check_layered(model: Predictor) -> None:
-  """Raises UserError for a model whose layers cannot be read.
+  """Checks that the layers of a model can be read.
 
-  Such a model does not follow `zoo.core.protocols.Layered`, or is not an NNX module.
+  Such a model follows `zoo.core.protocols.Layered`, and is an NNX module.
+
+  Raises:
+    UserError: If they cannot be read.
   """
   if not (isinstance(model, Layered) and isinstance(model, nnx.Module)):
     raise UserError(

@@ -60,7 +60,7 @@ class _TaskVectors(NamedTuple):
 
 
 class TaskVectors(_TaskVectors, Tabular):
-  """The task vectors of all layers, with the losses to compare them with.
+  """The losses with task vectors at each site, beside those with and without examples.
 
   It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
 
@@ -186,7 +186,8 @@ def task_vectors(
 def _with_functions(task: Task) -> FunctionClass:
   """Returns the task on whose prompts a model is measured.
 
-  Raises UserError for a task without functions.
+  Raises:
+    UserError: If the task has no functions.
   """
   held_out = task.held_out()
   if not isinstance(held_out, FunctionClass):

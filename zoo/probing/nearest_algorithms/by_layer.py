@@ -23,7 +23,12 @@ from zoo.measure.statistics import (
   ratios,
   resampled_means,
 )
-from zoo.probing.context import SHARE_ROUNDING, effect_of_numbers, with_others
+from zoo.probing.context import (
+  SHARE_ROUNDING,
+  effect_of_numbers,
+  ignores_labels,
+  with_others,
+)
 from zoo.probing.inside.lens import check_layered, fitted_predictions, read_layers
 from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
@@ -172,7 +177,7 @@ def algorithms(
   - `chebyshev`, Richardson's iteration with the schedule that is the best for all
     eigenvalues in an interval: the logarithms of the ends of the interval;
   - `richardson`, any schedule of k steps: the coefficients of its polynomial;
-  - `newton` (Fu et al., arXiv 2310.17086), whose 0 steps are M_0 = S/|S|², and
+  - `newton` (Fu et al., arXiv 2310.17086), whose 0 steps are `M_0 = S/|S|²`, and
     `conjugate_gradients`: no parameters;
   - `ridge`, `ols` and `bayes`, if they are baselines of the task: no steps and no
     parameters.
@@ -182,8 +187,8 @@ def algorithms(
   - Quantity: `distance`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l read
     after layer l, those f of the model, and those g_k of k steps of an algorithm, over
     prompts that neither its parameters nor k were fitted to.
-  - Null: 1 or more for a model that does not use the labels of its context; refused for
-    one that ignores its context.
+  - Null: refused for a model that ignores its context, or the labels of its context. A
+    model that uses labels a little may have any value from 0 on.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q), after the last layer.
 
@@ -201,9 +206,9 @@ def algorithms(
 
   Raises:
     UserError: If the layers of the model cannot be read; if labels are not numbers, or
-      the loss is not the squared error; if the model ignores its context; if the task
-      does not define how its prompts are drawn again, or has no examples; if there are
-      fewer than 10 prompts for each step.
+      the loss is not the squared error; if the model ignores its context, or the labels
+      of its context; if the task does not define how its prompts are drawn again, or
+      has no examples; if there are fewer than 10 prompts for each step.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -226,6 +231,16 @@ def algorithms(
     raise UserError(
       f'{type(model).__name__} ignores its context: its predictions for one query are '
       'the same in all prompts, and no algorithm can explain them'
+    )
+  programs = Programs()
+  prompt = next(iter(sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)))
+  # The program of `_sample` runs again, so nothing is compiled for this.
+  if ignores_labels(
+    lambda asked: programs.run(read_layers, [model], asked)[0][-1], prompt
+  ):
+    raise UserError(
+      f'{type(model).__name__} ignores the labels of its context: its predictions are '
+      'the same with labels of other prompts, and no algorithm can explain them'
     )
   solved = families(samples.x, samples.y, samples.x_query, start, task)
   fitted = fitted_predictions(samples.tokens, samples.y_query, num_prompts)

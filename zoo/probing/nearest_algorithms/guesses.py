@@ -28,9 +28,9 @@ class LinearFit:
   Attributes:
     weights: The weights w, `[d]`, or `[d, k]` for k outputs.
     bias: The bias b, a number, or `[k]` for k outputs.
-    r_squared: 1 − E |guess − fit|² / E |guess − mean guess|² on the other half of the
+    r_squared: `1 − E |guess − fit|² / E |guess − mean guess|²` on the other half of the
       queries. None if nothing was fitted.
-    distance: |w − w*| from the prior mean w*. None for a task without a prior mean.
+    distance: `|w − w*|` from the prior mean w*. None for a task without a prior mean.
   """
 
   weights: Float[np.ndarray, ' d *k']
@@ -65,9 +65,9 @@ def learned_guess(
   by the linear map nearest to it.
 
   - Quantity: the weights and the bias of the linear map nearest to the predictions
-    without examples, E |f(x_q) − w·x_q − b|², over queries.
+    without examples, `E |f(x_q) − w·x_q − b|²`, over queries.
   - Null: weights of 0 for a model that predicts a constant without examples.
-  - Denominator: E |f − E f|², of `r_squared`.
+  - Denominator: `E |f − E f|²`, of `r_squared`.
 
   Args:
     model: An NNX module that can be called on prompts without examples.

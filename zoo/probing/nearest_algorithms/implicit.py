@@ -99,11 +99,12 @@ class ImplicitAlgorithm:
     optimal_risk: The risk of the optimum.
     excess: The parts of the excess risk.
     start: The initial guess, before any example, `[d]`.
-    start_distance: |init − w*|, the distance of the initial guess from the prior mean.
+    start_distance: `|init − w*|`, the distance of the initial guess from the prior
+      mean.
     mean_weights: E ω(G), the guess after its correction in context, `[d]`.
     step_matrix: Γ, `[d, d]`.
     step_size: tr Γ / d, the size of the nearest multiple of the identity.
-    anisotropy: |Γ − step_size I| / |Γ| in the Frobenius norm; 0 for Γ = 0.
+    anisotropy: `|Γ − step_size I| / |Γ|` in the Frobenius norm; 0 for Γ = 0.
     best_step_matrix: Γ of the global optimum, `[d, d]`.
     pseudo_constant: The correction of a wrong guess. None if init = w*.
     nearest_gd: The nearest step of gradient descent.
@@ -133,7 +134,8 @@ class _Centred:
   """
 
   def __init__(self, rule: LearningRule, task: LinearRegression):
-    """
+    """Shifts the rule and the moments of the task.
+
     Args:
       rule: The rule, in float64 on the host.
       task: The task.
@@ -178,7 +180,8 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
 
   - Quantity: closed forms of the rule that a model follows: risk, Γ, starts; and
     `unexplained` of the nearest steps, E (f − g)² / E Var(f | x_q).
-  - Null: `unexplained` is None for a rule that ignores its context.
+  - Null: `unexplained` is None for a rule that ignores its context. A rule that ignores
+    the labels alone has a share, and a `step_matrix` of 0.
   - Counterfactual: another context of the same query.
   - Denominator: the effect of the context, E Var(f | x_q).
 

@@ -28,7 +28,12 @@ from zoo.estimators.baselines import Baseline, distinct
 from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate
-from zoo.probing.context import effect_of_numbers, share_of_effect, with_others
+from zoo.probing.context import (
+  effect_of_numbers,
+  ignores_labels,
+  share_of_effect,
+  with_others,
+)
 from zoo.probing.nearest_algorithms.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
 from zoo.theory.search import lowest_point
@@ -46,12 +51,12 @@ class Nearest:
   Attributes:
     parameter: η, Γ or λ.
     start: The start w_0, `[d]`. None if the predictions hardly determine it.
-    distance: |w_0 − w*| from the prior mean w*. None without w_0, or for a task without
-      a prior mean.
+    distance: `|w_0 − w*|` from the prior mean w*. None without w_0, or for a task
+      without a prior mean.
     difference: E (f − g)² for the predictions f of the predictor and g of the
       algorithm.
     unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
-      for a predictor that ignores its context: then there is nothing to explain.
+      for a predictor that ignores its context, or the labels of its context.
     risk: The loss of the algorithm, E (g − y_q)².
   """
 
@@ -71,6 +76,9 @@ class SampledAlgorithm:
     num_prompts: The number of prompts, half of which are for the fits and the other
       half for the measurements.
     risk: The loss of the predictor, on the prompts for the measurements.
+    ignores_labels: Whether the predictions depend on the context, and yet are the same
+      with labels of other prompts. No algorithm that learns from labels then explains
+      the predictor.
     nearest_gd: One step of gradient descent of size η.
     nearest_gd_beta: One step with the matrix Γ in place of η.
     nearest_ridge: Ridge regression with the penalty λ.
@@ -78,6 +86,7 @@ class SampledAlgorithm:
 
   num_prompts: int
   risk: Estimate
+  ignores_labels: bool
   nearest_gd: Nearest
   nearest_gd_beta: Nearest
   nearest_ridge: Nearest
@@ -116,8 +125,9 @@ def sampled_algorithm(
 
   - Quantity: `unexplained`, E (f − g)² / E Var(f | x_q) for predictions f and those g
     of the nearest algorithm of a family, over prompts that it was not fitted to.
-  - Null: 1 or more for a model that does not use the labels of its context; None for
-    one that ignores its context.
+  - Null: None for a model that ignores its context, or the labels of its context. A
+    model that uses labels a little may have any value from 0 on, since steps from a
+    large w_0 depend little on labels, too.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q).
 
@@ -166,6 +176,9 @@ def sampled_algorithm(
   penalty, of_ridge = _nearest_penalty(fitted, c)
   matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
   effect = effect_of_numbers(measured.prediction, other[half:])
+  prompt = next(iter(sample_batches(task, seed, num_prompts, BATCH_SIZE)))
+  is_blind = ignores_labels(predict, prompt)
+  ignores_context = share_of_effect(effect, effect, measured.prediction) is None
 
   def measure(
     parameter: Any, start: np.ndarray, prediction: np.ndarray, slope: np.ndarray
@@ -177,13 +190,14 @@ def sampled_algorithm(
       start if matters else None,
       distance_to_mean(start, task) if matters else None,
       estimate(difference),
-      share_of_effect(difference, effect, measured.prediction),
+      None if is_blind else share_of_effect(difference, effect, measured.prediction),
       estimate(np.square(prediction + slope @ start - measured.target)),
     )
 
   return SampledAlgorithm(
     num_prompts,
     risk=estimate(np.square(measured.prediction - measured.target)),
+    ignores_labels=is_blind and not ignores_context,
     nearest_gd=measure(step, of_step, *_steps(measured)(step)),
     nearest_gd_beta=measure(matrix, of_matrix, *_matrix_step(measured, matrix)),
     nearest_ridge=measure(penalty, of_ridge, *_ridges(measured, c)(penalty)),
@@ -207,7 +221,8 @@ def baseline_shares(
     seed: The seed of the prompts.
 
   Returns:
-    The shares by name. A share is None for a predictor that ignores its context.
+    The shares by name. A share is None for a predictor that ignores its context, or the
+    labels of its context.
 
   Raises:
     UserError: If labels are not numbers, or the loss is not the squared error; if the
@@ -227,6 +242,7 @@ def baseline_shares(
   )
   own, other = own.astype(np.float64), other.astype(np.float64)
   effect = effect_of_numbers(own, other)
+  is_blind = ignores_labels(predict, next(iter(sample_batches(*arguments))))
   shares: dict[str, Estimate | None] = {}
   for name, baseline in distinct(task.baselines()).items():
     prompts, at = sample_batches(*arguments), slice(half, None)
@@ -247,7 +263,7 @@ def baseline_shares(
       )
       continue
     gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
-    shares[name] = share_of_effect(gap, effect[at], own[at])
+    shares[name] = None if is_blind else share_of_effect(gap, effect[at], own[at])
   return shares
 
 

@@ -30,12 +30,12 @@ class Alignment:
 
   Attributes:
     num_prompts: The number of prompts.
-    prediction_difference: E |f − f'|.
-    gradient_difference: E |∂f − ∂f'|.
+    prediction_difference: `E |f − f'|`.
+    gradient_difference: `E |∂f − ∂f'|`.
     cosine_similarity: E cos(∂f, ∂f'), where the cosine with a gradient of 0 counts as
       0.
     squared_prediction_difference: E (f − f')².
-    squared_gradient_difference: E |∂f − ∂f'|².
+    squared_gradient_difference: `E |∂f − ∂f'|²`.
     gradient_product: E ∂f·∂f'.
     exact: The expectations that have a closed form. None if one of the predictors has
       no learning rule, or if exact theory does not cover the task.
@@ -57,10 +57,10 @@ class ExactAlignment:
 
   Attributes:
     squared_prediction_difference: E (f − f')².
-    squared_gradient_difference: E |∂f − ∂f'|².
+    squared_gradient_difference: `E |∂f − ∂f'|²`.
     gradient_product: E ∂f·∂f'.
-    pooled_cosine: E ∂f·∂f' / √(E |∂f|² E |∂f'|²), the cosine over all prompts at once.
-      None for 0 / 0.
+    pooled_cosine: `E ∂f·∂f' / √(E |∂f|² E |∂f'|²)`, the cosine over all prompts at
+      once. None for 0 / 0.
   """
 
   squared_prediction_difference: float

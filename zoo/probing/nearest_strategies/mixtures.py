@@ -224,9 +224,9 @@ def strategies(
   - Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
     of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the effect of
     the context, over prompts that the weights were not fitted to.
-  - Null: `unexplained` is 1 or more for a model that does not use the labels of its
-    context, and None for one that ignores its context. Weights have no null: the
-    nearest mixture may be far away.
+  - Null: `unexplained` is None for a model that ignores its context. A model that
+    ignores the labels of its context may have any value from 0 on. Weights have no
+    null: the nearest mixture may be far away.
   - Counterfactual: other contexts of the same query, from prompts in which it recurs or
     from `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q) or E KL(f ‖ E[f | x_q]).

@@ -80,10 +80,16 @@ def task_shift(
     >>> shift.risk == shift.other_risk
     True
   """
-  num_prompts = min(num_prompts, affordable(shifted))
-  if num_prompts < _FEWEST:
-    why = 'the task is too large to be measured here'
+  if min(num_prompts, affordable(shifted)) < _FEWEST:
+    c, d = shifted.context_length, shifted.num_features
+    why = (
+      f'num_prompts is {num_prompts}; it must be at least {_FEWEST}'
+      if num_prompts < _FEWEST
+      else f'the task is too large: of prompts with {c:,} examples and {d:,} features '
+      f'fewer than {_FEWEST} can be measured in about ten seconds'
+    )
     return TaskShift(name, 0, None, None, failure=why)
+  num_prompts = min(num_prompts, affordable(shifted))
   at = [shifted.context_length]
   estimates, failures = [], []
   for predictor in (subject, other):

@@ -23,9 +23,10 @@ _HALF = 0.5  # above this distance, no algorithm is near
 def name_layer_algorithms(readout: Readout) -> str:
   """Returns a sentence with the algorithm nearest to the last layer.
 
-  It also says whether the nearest number of steps rises from layer to layer. This is
-  said only of the layers at which no algorithm is nearer than this one, and only if the
-  95 % intervals of the first and the last of them do not overlap.
+  It also says whether the nearest number of steps of this algorithm rises from layer to
+  layer. It compares only layers where this algorithm is the nearest, or is not told
+  apart from the nearest. It says that the number rises only if the 95 % intervals of
+  the first and the last of these layers do not overlap.
 
   Args:
     readout: The distances, one of the two of `LayerAlgorithms`.

@@ -12,7 +12,7 @@ from absl import logging
 from flax import nnx
 
 from zoo import estimators, theory
-from zoo.core.errors import UserError, check_name, in_one_line
+from zoo.core.errors import UserError, check_count, check_name, in_one_line
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.estimators.baselines import HostBaseline, Zero
 from zoo.host.files import finite_or_null
@@ -161,7 +161,7 @@ def probe(
 
   It calls the other functions of `zoo.probing`, as far as they apply to the subject and
   the task, and adds a verdict: which algorithm is nearest, and whether it is one step
-  of gradient descent. `summary` prints the report.
+  of gradient descent. `summary` returns the report as text.
 
   Args:
     subject: The predictor to probe.
@@ -170,8 +170,8 @@ def probe(
       a predictor. None means the first of these baselines.
     against_name: The name of the other predictor in the report. None means the name of
       its class.
-    num_prompts: The number of prompts. The losses of a subject without a learning rule,
-      which cost more, are measured on 4,096 prompts at most.
+    num_prompts: The number of prompts (≥ 2). The losses of a subject without a learning
+      rule, which cost more, are measured on 4,096 prompts at most.
     seed: The seed of the prompts.
     only: The parts to measure, some of 'algorithm', 'risks', 'comparison', 'alignment',
       'guess', 'heads', 'lens', 'task_shifts' and 'attention'. Empty means all.
@@ -180,8 +180,8 @@ def probe(
     The report. A part that fails is None, and `failures` has its error.
 
   Raises:
-    UserError: If the baseline or a part is unknown; if a predictor cannot be called on
-      the task's prompts.
+    UserError: If the baseline or a part is unknown, if `num_prompts` is not an integer
+      ≥ 2, or if a predictor cannot be called on the task's prompts.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -191,6 +191,7 @@ def probe(
     'gd'
   """
   check_sections(only)
+  check_count('num_prompts', num_prompts, minimum=2)
   if against is None or isinstance(against, str):
     known = baselines_of(task)
     against_name = check_name('estimator', against or next(iter(known)), known)
@@ -260,7 +261,7 @@ def _shifts(
 
 
 class _Parts:
-  """Measures the parts of a report, logs the progress, and keeps the errors."""
+  """The parts of a report, with the errors of those that could not be measured."""
 
   # These parts are the first to call the predictors, and so find a user's mistake.
   _CHECKS = 'risks', 'comparison'

@@ -120,8 +120,10 @@ def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, s
 def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
   """Returns the verdict on a predictor without a learning rule, from samples."""
   nearest = algorithm.nearest_gd
-  if nearest.unexplained is None:
+  if nearest.unexplained is None and not algorithm.ignores_labels:
     return False, 'No: it ignores its context.'
+  if nearest.unexplained is None:
+    return False, 'No: it ignores the labels of its context.'
   step = f'one step of size {nearest.parameter:.4f}'
   if nearest.distance is not None:
     step += f' from w_0, which is {nearest.distance:.3g} from the prior mean,'

@@ -77,6 +77,9 @@ def degree(num_layers: int) -> int:
   Args:
     num_layers: L ≥ 1.
 
+  Returns:
+    The degree.
+
   Raises:
     UserError: If `num_layers` is out of its range.
 
@@ -90,8 +93,10 @@ def degree(num_layers: int) -> int:
 def deep_spectrum(form: DeepRule, task: Task) -> Spectrum | GeneralSpectrum:
   """Returns what the risk of a form depends on; only the form's shapes are read.
 
-  Raises UserError if the theory does not cover the task, and for more than 5 layers, or
-  more than 2 unless the feature covariance is a multiple of the identity.
+  Raises:
+    UserError: If the theory does not cover the task, or if there are more than 5
+      layers, or more than 2 with a feature covariance that is not a multiple of the
+      identity.
   """
   task = require_covered(task)
   size, d = np.shape(form.steps)[-1], np.shape(form.residual)[-1]

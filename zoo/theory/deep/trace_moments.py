@@ -129,7 +129,8 @@ def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
 def prior_variance(task: LinearRegression) -> Fraction:
   """Returns the variance a of ŵ along each whitened feature, `ΣΛ = aI`.
 
-  Raises UserError unless ΣΛ is a positive multiple of the identity.
+  Raises:
+    UserError: If ΣΛ is not a positive multiple of the identity.
   """
   prior, features = second_moments(task)
   product = features @ prior

@@ -120,7 +120,8 @@ def integrate(
 ) -> Float[np.ndarray, 'n p']:
   """Returns the points of `dx/dt = slope(x)` at these times.
 
-  Raises RunError if the solver fails.
+  Raises:
+    RunError: If the solver fails.
   """
   import scipy.integrate  # slow to import, and rarely needed
 
@@ -245,8 +246,11 @@ def weights_of(
 ) -> tuple[nnx.Module, Float[np.ndarray, ' p']]:
   """Returns a copy of a model in float64, and its weights.
 
-  Use the copy inside `double_precision`. Raises UserError if the model has no learning
-  rule or is not an NNX module, or if its rule is for another number of features.
+  Use the copy inside `double_precision`.
+
+  Raises:
+    UserError: If the model has no learning rule or is not an NNX module, or if its rule
+      is for another number of features.
   """
   follower = in_float64(model)
   if not isinstance(follower, FollowsRule):

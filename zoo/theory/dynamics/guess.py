@@ -24,7 +24,7 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
 
       dp/dt = 4ς p (|w*| − p),    p(0) = |a + B w*/|w*||²/4,
 
-  so that the time grows as log 1/s, and falls as 1/|w*|.
+  so that the time grows as log 1/s, and falls as `1/|w*|`.
 
   Args:
     model: A `YqLSA` or an `LTB`, at the start of the flow.

@@ -98,7 +98,14 @@ def sweep(
     LostPointsError: If a point has become non-finite. All other points are done, and
       the tables are written.
     RunError: If the folder cannot be written.
-    KeyboardInterrupt: After Ctrl-C; the same call resumes.
+    KeyboardInterrupt: If Ctrl-C was pressed. The same call resumes.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> rows = zoo.training.sweep(config, [{'seed': 0}, {'seed': 1}], 'sweeps/a')
+    >>> [row['seed'] for row in rows]
+    [0, 1]
   """
   if jax.process_count() > 1:
     raise UserError(
@@ -137,7 +144,11 @@ def _train_and_write(
 ) -> list[Row] | None:
   """Trains the points, each of which has a config; without a part, writes the table.
 
-  It returns and raises what `sweep` does.
+  Returns:
+    A row for each point. None after SIGTERM.
+
+  Raises:
+    LostPointsError: If a point has become non-finite.
   """
   folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
   try:
@@ -208,8 +219,10 @@ def _train_group(
 ) -> None:
   """Trains a group, each point of which has a config and a folder.
 
-  A point that becomes non-finite has a record of it afterwards. It raises Stopped after
-  a signal.
+  A point that becomes non-finite has a record of it afterwards.
+
+  Raises:
+    Stopped: If a signal has arrived.
   """
   if len(group) > 1:
     # `train_many` raises it if all points diverge, after it has written their records.

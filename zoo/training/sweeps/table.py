@@ -166,11 +166,14 @@ def _best_arms(
 ) -> dict[_Arm, _Arm]:
   """Returns, for each arm, the best of the arms that are measured on the same prompts.
 
-  Only arms with the most seeds can be the best. No two arms on the same prompts: {}.
+  Only arms with the most seeds can be the best.
 
   Args:
     arms: The risks of each arm by seed.
     sets_prompts: For each field of an arm, whether it changes the prompts.
+
+  Returns:
+    The best arm by arm. It is empty if no two arms are measured on the same prompts.
   """
   alike: dict[_Arm, list[_Arm]] = {}  # These arms have the same prompts.
   for arm in arms:
