@@ -17,6 +17,7 @@ version = release = importlib.metadata.version('icl-zoo')
 extensions = [
   'myst_nb',
   'sphinx.ext.autodoc',
+  'sphinx.ext.napoleon',
   'sphinx.ext.viewcode',
   'site_reference',
   'site_links',
@@ -25,7 +26,8 @@ exclude_patterns = ['baselines', 'results']
 nitpicky = True
 # There are no links to other libraries.
 nitpick_ignore_regex = [('py:.*', r'(?!zoo\.|studies\.).*')]
-smartquotes = False
+smartquotes_action = 'D'  # Dashes become typographic; quotation marks stay.
+default_role = 'code'  # Docstrings have code in single backticks.
 
 # The outputs in the notebooks are shown as they are stored: tests run the notebooks.
 nb_execution_mode = 'off'
@@ -38,6 +40,9 @@ autodoc_mock_imports = [
   if importlib.util.find_spec(name) is None
 ]
 autodoc_typehints_format = 'short'
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # Attributes are a list, not entries of the index.
+napoleon_attr_annotations = False  # Fields stand with their types below the docstring.
 autoclass_content = 'both'  # a class may name its arguments in the constructor
 autodoc_member_order = 'bysource'
 python_use_unqualified_type_names = True

@@ -10,18 +10,30 @@ from zoo.config.fields import FIELDS, Field
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _HEAD = """# The fields of a config
 
-A config of a training run has these fields. Set one in the file of a config,
-`config.train.num_steps = 200`, or by a flag, `--config.train.num_steps=200`. A field
-whose default is `None` may be set back to `None`.
+This page lists every field of the config of a training run, with its default, its
+meaning and its range. A field can be set in the file of a config, by
+`config.train.num_steps = 200`, or by a flag:
 
-The last column says whether the same command may have another value when it goes on
-with a run that was interrupted or has ended ([resume](scaling.md#resume)).
+```sh
+python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200
+```
 
-[zoo/config/fields.py](../zoo/config/fields.py) has the list, from which
-`python docs/fields.py` writes this page. Rules that concern several fields stand in
-`validate` of [zoo/config/validation.py](../zoo/config/validation.py). The section
-`model` of each [architecture](architectures.md) has fields of its own, and so has the
-section `task` of each [task](tasks.md).
+Each section of the config has a table. Its columns are:
+
+- *default*: The value that a config has if neither its file nor a flag sets the field.
+  Many files in `configs/` set other values. A field whose default is `None` may be set
+  back to `None`.
+- *what it may be*: The range of other values.
+- *may change when a run goes on*: Whether the same command may have another value when
+  it continues a run that was interrupted or has ended ([resume](scaling.md#resume)).
+  *With more steps* means: only together with a larger `train.num_steps`.
+
+Two sections have more fields than stand here: `model` has the fields of each
+architecture, and `task` those of each task.
+[Fields of models and tasks](model_and_task_fields.md) lists them. Rules that concern
+several fields are in `validate` of
+[zoo/config/validation.py](../zoo/config/validation.py). `python docs/fields.py` writes
+this page from [zoo/config/fields.py](../zoo/config/fields.py).
 """
 _COLUMNS = (
   '| field | default | meaning | what it may be | may change when a run goes on |'
@@ -35,7 +47,7 @@ def page() -> str:
   for name, field in FIELDS.items():
     section = name.rpartition('.')[0]
     if section != last or len(lines) == 1:
-      title = f'## `{section}`' if section else '## Of the whole run'
+      title = f'## `{section}`' if section else '## The whole run'
       lines += ['', title, '', _COLUMNS, '|---' * 5 + '|']
     lines.append(_row(name, field))
     last = section

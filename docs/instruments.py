@@ -16,17 +16,24 @@ _FOLDER = pathlib.Path(__file__).resolve().parent
 PARTS = 'Quantity', 'Null', 'Counterfactual', 'Denominator'
 _HEAD = """# What each instrument measures
 
-An instrument is a public function that returns numbers about a model. Its docstring
-says four things, which stand here side by side: the *quantity* that is estimated; its
-*null*, the value for a model without the property; the *counterfactual*, the
-distribution that changed inputs or values come from; and the *denominator* of a share.
-What follows ± anywhere is half of a 95 % interval.
+This page defines the numbers that `zoo.probing` returns, function by function, and says
+how the functions are tested. It is for readers who want to know what a number means
+before they quote it.
 
-`zoo.check_instrument(function, task)` checks an instrument of yours as the tests check
-these: on models without the property (constants, functions of the query alone or of the
-features alone, untrained models, and a trained model that is given no examples, no
-labels, or labels of another function), on models that were built to have it, and for
-how often its 95 % interval contains the truth.
+An *instrument* is a public function that returns numbers about a model. Each one states
+up to four things:
+
+| part | what it says |
+|---|---|
+| *quantity* | what is estimated, as a formula |
+| *null* | the value for a model without the property |
+| *counterfactual* | the distribution from which changed inputs or values are drawn |
+| *denominator* | what a share is divided by |
+
+Everywhere ± is half of a 95 % interval. In the formulas f is the prediction of the
+model, y the target, E L a mean loss, and E Var(f | x_q) the
+[effect of the context](probing.md#the-effect-of-the-context). The pages
+[Probe a model](probing.md) and [Look inside](inside.md) say how to use the functions.
 
 """
 _EXAMPLE = """import dataclasses
@@ -50,72 +57,98 @@ def moves(model, task, seed):
 untrained = ['untrained transformer', 'untrained lstm', 'untrained deep_set']
 print(zoo.check_instrument(moves, task, without=untrained))
 """
-_REST = """
-Here the property is that labels matter, which they do in untrained models, too; so
-these are left out. An instrument that is wrong raises a `UserError` with the table of
-the readings that are.
+_CHECK = """
+## Check an instrument of your own
 
+`zoo.check_instrument(function, task)` checks an instrument of yours in the way in which
+the tests check those of the library:
+
+- on models without the property: constants, functions of the query alone or of the
+  features alone, untrained models, and a trained model that is given no examples, no
+  labels, or labels of another function;
+- on models that were built to have the property;
+- for how often its 95 % interval contains the truth.
+
+This instrument measures how far a prediction moves when all labels change their sign.
+Untrained models react to labels, too, so they have this property. The argument
+`without` therefore leaves them out of the models without it:
+
+"""
+_REST = """
+If an instrument is wrong, `zoo.check_instrument` raises a `UserError` with the table of
+the wrong readings.
+"""
+_TABLES = """
 ## Results as tables
 
 `effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `task_vectors`,
-`strategies` and `algorithms` return rows: `print(result)` shows a table,
-`result.records()` is a list of dictionaries, `result.to_frame()` a data frame (with
-pandas, which is not installed with the library) and `result.to_csv(path)` a file. There
-an estimate has two columns, such as `recovered` and `recovered_stderr`.
-`launch.probe --interventions` writes these files beside its pictures.
+`strategies` and `algorithms` return rows:
 
+| call | what it gives |
+|---|---|
+| `print(result)` | a table |
+| `result.records()` | a list of dictionaries |
+| `result.to_frame()` | a data frame; pandas must be installed in addition |
+| `result.to_csv(path)` | a file |
+
+In records, data frames and files an estimate has two columns, such as `recovered` and
+`recovered_stderr`. `launch.probe --interventions` writes these files beside its
+pictures.
+"""
+_COVERED = """
 ## How often intervals contain the truth
 
-Of 200 draws each, for each kind of estimate on a model whose truth is known
-(`python -m pytest --slow -m slow -rA tests/probing/test_instruments.py`); ± is half of
-a 95 % interval of the share.
+A 95 % interval should contain the truth in 95 % of repetitions. Each row of this table
+is a kind of estimate, on a model whose truth is known. Its last column is the share of
+200 repetitions in which the interval contained the truth, ± half of a 95 % interval of
+this share. For `sampled_algorithm` the share is below 0.95 by more than its error. This
+command measures the shares:
+
+```sh
+python -m pytest --slow -m slow -rA tests/probing/test_instruments.py
+```
 
 """
-_LAST = """
-## All of them
-
-"""
-
 # What is estimated, on which model, its truth, and how often intervals contain it.
 _COVERAGE = (
   (
-    'a mean: `risks`',
+    '`risks`: a mean',
     'two steps of gradient descent',
     '0.9515',
     '0.945 ± 0.032',
   ),
   (
-    'a ratio after a fit: `sampled_algorithm`',
+    '`sampled_algorithm`: a ratio after a fit',
     'linear attention',
     'its share in closed form',
     '0.900 ± 0.042',
   ),
   (
-    'weights on a simplex: `strategies`',
-    'a mixture at the edge, and noise',
+    '`strategies`: weights that add up to 1',
+    'a mixture with a weight close to 0, and noise',
     '0.02, 0.98',
     '0.955 ± 0.029',
   ),
   (
-    'a share of a gap: `effects`, 0 in its place',
+    '`effects`: a share of a gap, by 0 in place of the value',
     'two halves of a label',
     '0.125',
     '0.930 ± 0.035',
   ),
   (
-    'the same, the mean in its place',
-    '',
+    'the same, by the mean over prompts',
+    'two halves of a label',
     '0.125',
     '0.910 ± 0.040',
   ),
   (
-    'the same, with the next prompt',
-    '',
+    'the same, by the value of the next prompt',
+    'two halves of a label',
     '0.25',
     '0.930 ± 0.035',
   ),
   (
-    'a gain over the next function: `task_vectors`',
+    '`task_vectors`: a gain over the vector of the next function',
     'the mean label',
     '2',
     '0.920 ± 0.038',
@@ -129,15 +162,19 @@ def page() -> str:
   with contextlib.redirect_stdout(printed):
     exec(compile(_EXAMPLE, 'docs/instruments.py', 'exec'), {})
   example = f'```python\n{_EXAMPLE}```\n\n```text\n{printed.getvalue()}```\n'
-  header = 'estimate', 'model', 'truth', '95 % intervals contain it'
+  header = 'estimate', 'model', 'truth', 'share of 95 % intervals that contain it'
   coverage = Table(_COVERAGE, header).markdown({2, 3})
-  parts = [_HEAD + example + _REST + coverage + '\n' + _LAST]
+  parts = [_HEAD, '## The instruments\n\n']
   for name in sorted(instruments()):
     said = stated(name)
-    parts.append(f'### `{name}`\n\n')
-    parts += [f'- {part}: {said[part]}\n' for part in PARTS if part in said]
+    parts.append(f'### `{name}`\n\n{_first_line(name)}\n\n')
+    parts += [f'- *{part}*: {said[part]}\n' for part in PARTS if part in said]
     parts.append('\n')
-  parts.append('`python docs/instruments.py` writes this page from the docstrings.\n')
+  parts += [_CHECK.lstrip('\n'), example, _REST, _TABLES, _COVERED, coverage, '\n']
+  parts.append(
+    '\n`python docs/instruments.py` writes this page from the docstrings of '
+    '`zoo.probing`.\n'
+  )
   return ''.join(parts)
 
 
@@ -154,6 +191,11 @@ def stated(name: str) -> dict[str, str]:
   text = inspect.getdoc(function) or ''
   found = re.findall(r'^- (\w+): (.*(?:\n  \S.*)*)', text, re.MULTILINE)
   return {part: ' '.join(said.split()) for part, said in found if part in PARTS}
+
+
+def _first_line(name: str) -> str:
+  """The first line of the docstring of a function, which says what it does."""
+  return (inspect.getdoc(getattr(probing, name)) or '').partition('\n')[0]
 
 
 def main() -> None:

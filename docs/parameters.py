@@ -15,22 +15,31 @@ from zoo.core.roles import ROLES, parameter_roles
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _HEAD = """# What weight decay and Muon act on
 
-Each weight has a role:
+This page lists the role of every weight of every model and mixer. By default the role
+decides whether a weight decays, and which rule the optimizer `muon` uses for it:
 
-| role | which | weight decay | `muon` |
+| role | which weights | weight decay | rule of `muon` |
 |---|---|---|---|
 """
 _REST = """
-`config.optimizer.decay` names other weights that decay, and `config.optimizer.scales`
-has factors of the learning rate ([how
-to](how_to.md#decay-scale-or-freeze-some-weights)). Modules say roles ([a model of your
-own](models_and_tasks.md#the-roles-of-its-weights)). Muon takes a fused kernel, such as
-`key_query` of `mamba2` or the four gates of `lstm`, as one matrix, and an array of a
-matrix for each head, such as `w_k` of `lsa`, head by head. The tables have paths, with
-`*` for the number of a layer, and leave out the biases that stand beside a kernel,
-which are vectors.
+To change this for a run, set two fields of its config
+([how to](train.md#choose-which-weights-decay)). `config.optimizer.decay` names
+other weights that decay, by their roles or their paths. `config.optimizer.scales`
+multiplies the learning rate of weights by a factor; the factor 0 freezes them.
+
+In a model of your own, modules say the roles of their weights
+([how](models_and_tasks.md#the-roles-of-its-weights)).
+
+Muon works on matrices. It treats a fused kernel, such as `key_query` of `mamba2` or the
+four gates of `lstm`, as one matrix. It treats an array that holds a matrix for each
+head, such as `w_k` of `lsa`, head by head.
+
+In the tables below each row is a model or a mixer, and each column a role. A cell lists
+the paths of the weights with that role. `*` stands for the number of a layer. A bias
+that stands beside a kernel is left out; its role is `vector`.
 `python docs/parameters.py` writes this page.
 """
+_MIXERS = 'These paths are within a transformer, below `layers/*/mixer`.'
 _SIZES = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
 # What models have only with some values of their arguments.
 _GIVEN = {
@@ -47,7 +56,7 @@ def page() -> str:
     for role, says in ROLES.items()
   )
   parts = [_HEAD + roles + _REST, '## Models', '', *_table(_of_models())]
-  parts += ['', '## Mixers', '', 'Below `layers/*/mixer` of a transformer.', '']
+  parts += ['', '## Mixers', '', _MIXERS, '']
   return '\n'.join([*parts, *_table(_of_mixers())]) + '\n'
 
 

@@ -1,7 +1,8 @@
 """The API reference: a page for each public module, from its names and docstrings.
 
-A signature is that of the source, so that shapes read as they were written. A docstring
-is plain text with `code` in backticks, lists, and indented formulas or code.
+A signature is that of the source, so that shapes read as they were written. Docstrings
+are in Google style, which `sphinx.ext.napoleon` reads. Their indented formulas stand as
+they were written, too.
 """
 
 import ast
@@ -26,11 +27,7 @@ import zoo
 
 PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 _OURS = 'zoo', 'studies'  # the packages whose names have pages
-# The sections of a docstring that hold `name: what it is`, and those that hold text.
-_WITH_NAMES = 'Args', 'Attributes', 'Raises'
-_WITH_TEXT = 'Returns', 'References'
-_MARK = re.compile(r'(?:[-*]|\d\.) ')  # of an item of a list
-_SECTIONS = *_WITH_NAMES, *_WITH_TEXT, 'Example'
+_SECTION = re.compile(r'(Args|Attributes|Example|Raises|References|Returns|Yields):\n')
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
 MODULES = (
@@ -203,7 +200,7 @@ def _write_pages() -> None:
       for public_name in public_names(module)
     ]
     _write(name, '\n'.join([_heading(name), f'.. automodule:: {name}\n', *entries]))
-    summary = prose((module.__doc__ or '').partition('\n')[0])
+    summary = (module.__doc__ or '').partition('\n')[0]
     summaries.append(f':doc:`{name}`\n   {summary}\n')
   types = [
     _entry(named_type.__module__, named_type.__qualname__, named_type)
@@ -264,7 +261,7 @@ def comment_on(module: str, name: str) -> str:
       while (line := lines[node.lineno - 2 - len(above)]).startswith('# '):
         above.insert(0, line[2:])
       if behind or above:
-        return prose(' '.join(above) or behind)
+        return ' '.join(above) or behind
   logging.getLogger(__name__).warning('%s has no comment', f'{module}.{name}')
   return ''
 
@@ -306,74 +303,22 @@ def _write(name: str, text: str) -> None:
     path.write_text(text)
 
 
-def prose(text: str) -> str:
-  """Escapes what reStructuredText would read as markup, except `code`."""
-  pieces = re.split(r'`([^`]+)`', text)
-  pieces[::2] = [re.sub(r'([\\*_|`<>:])', r'\\\1', piece) for piece in pieces[::2]]
-  pieces[1::2] = [f'\\ :code:`{code}`\\ ' for code in pieces[1::2]]
-  return ''.join(pieces)
+def prepared(docstring: str) -> str:
+  """A docstring as napoleon needs it.
 
-
-def markup(docstring: str) -> str:
-  """A docstring in Google style as reStructuredText."""
+  Indented formulas become literal blocks. Results begin with a colon, because napoleon
+  takes what stands before the first colon for a type.
+  """
   blocks: list[str] = []
-  within = ''  # the section of the last block
+  in_section = False
   for block in re.split(r'\n\s*\n', docstring.strip('\n')):
-    lines = block.splitlines()
-    heading = lines[0].removesuffix(':')
-    if not lines[0].startswith(' '):
-      within = heading if heading in _SECTIONS else ''
-    if heading in _SECTIONS:
-      blocks.append(f'**{heading}**')
-      lines = textwrap.dedent('\n'.join(lines[1:])).splitlines()
-    if within in _SECTIONS and lines[0].strip().startswith('>>>'):
-      blocks.append(textwrap.dedent('\n'.join(lines)))
-    elif within in _WITH_TEXT:
-      blocks.append(textwrap.indent(prose(' '.join(map(str.strip, lines))), '   '))
-    elif within in _WITH_NAMES:
-      named = [re.sub(r'^([\w*, ]+): ', r'`\1`: ', line) for line in lines]
-      blocks.append('\n'.join(_items([f'  {line}' for line in named])))
-    elif _is_code(block) or (
-      lines[0].startswith(' ') and not blocks[-1].endswith('\\:')
-    ):
-      blocks.append(f'::\n\n{textwrap.indent(textwrap.dedent(block), "   ")}')
-    else:
-      blocks.append('\n'.join(_items(lines)))
+    if not block.startswith(' '):
+      in_section = bool(_SECTION.match(block))
+    elif not in_section:
+      blocks.append('::')
+      block = textwrap.indent(block, '  ')
+    blocks.append(re.sub(r'^((?:Returns|Yields):\n +)', r'\1: ', block))
   return '\n\n'.join(blocks)
-
-
-def _items(lines: list[str]) -> Iterator[str]:
-  """A paragraph; the indented lines in it, as `name: what it is`, are a list."""
-  indented = [line for line in lines if line.startswith('  ')]
-  depth = min((len(line) - len(line.lstrip()) for line in indented), default=0)
-  texts: list[tuple[str, str]] = []  # the mark of an item, if it is one, and its text
-  listed = _MARK.match(lines[0])
-  for line in lines:
-    if mark := _MARK.match(line):
-      texts.append((mark[0], line[mark.end() :]))
-    elif not listed and depth and re.match(rf' {{{depth}}}\S', line):
-      texts.append(('- ', line.strip()))
-    elif texts:
-      texts[-1] = texts[-1][0], f'{texts[-1][1]} {line.strip()}'
-    else:
-      texts.append(('', line.strip()))
-  for number, (mark, text) in enumerate(texts):
-    if number and bool(mark) != bool(texts[number - 1][0]):
-      yield ''
-    yield f'{mark}{prose(text)}'
-
-
-def _is_code(block: str) -> bool:
-  try:
-    statements = ast.parse(textwrap.dedent(block)).body
-  except SyntaxError:
-    return block.startswith('python -m ')
-  calls = ast.Assign, ast.Import, ast.ImportFrom
-  return all(
-    isinstance(statement, calls)
-    or isinstance(getattr(statement, 'value', 0), (ast.Call, ast.Tuple))
-    for statement in statements
-  )
 
 
 def fields_of(value: type) -> str:
@@ -394,18 +339,27 @@ def fields_of(value: type) -> str:
   return textwrap.dedent('\n'.join(lines))
 
 
-def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list):
-  text = markup('\n'.join(lines))
+def _prepare(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list):
+  lines[:] = [*prepared('\n'.join(lines)).splitlines(), '']
+
+
+def _add_fields(
+  app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list
+) -> None:
   if what == 'class' and (fields := fields_of(obj)):
-    text += f'\n\n.. code-block:: python\n\n{textwrap.indent(fields, "   ")}'
-  lines[:] = [*text.splitlines(), '']
+    lines += ['', '.. code-block:: python', '']
+    lines += [*textwrap.indent(fields, '   ').splitlines(), '']
 
 
 def _skip(
   app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
-  """Leaves out the fields of named tuples, which stand with the others above."""
-  return True if (inspect.getdoc(obj) or '').startswith('Alias for field') else None
+  """Leaves out the fields of named tuples, which stand with the others above.
+
+  It also leaves out the method `set` that matplotlib adds to a figure.
+  """
+  is_field = (inspect.getdoc(obj) or '').startswith('Alias for field')
+  return is_field or getattr(obj, '__module__', '') == 'matplotlib.artist' or None
 
 
 def _signature(
@@ -416,7 +370,9 @@ def _signature(
 
 def setup(app: Sphinx) -> dict[str, Any]:
   app.connect('builder-inited', write_pages)
-  app.connect('autodoc-process-docstring', _docstring)
+  # Napoleon has the priority 500.
+  app.connect('autodoc-process-docstring', _prepare, priority=400)
+  app.connect('autodoc-process-docstring', _add_fields, priority=600)
   app.connect('autodoc-process-signature', _signature)
   app.connect('autodoc-skip-member', _skip)
   return {'parallel_read_safe': True, 'parallel_write_safe': True}
