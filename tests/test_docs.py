@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import importlib.util
 import io
 import json
 import pkgutil
@@ -18,11 +17,12 @@ from matplotlib.figure import Figure
 
 import configs
 import zoo
+from tests import pages
 from tests.launch.processes import ROOT, launch, run
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays
 
-PAGES = [*ROOT.glob('docs/*.md'), *ROOT.glob('studies/*/README.md')]
+PAGES = [*ROOT.glob('docs/*.md'), *ROOT.glob('studies/*/*.md')]
 
 
 def test_the_readme_opens_with_the_two_commands():
@@ -44,12 +44,68 @@ def test_the_code_of_the_readme_prints_what_it_says(monkeypatch, capsys, uncheck
   assert capsys.readouterr().out == said
 
 
+# Pages for readers who know another library. Each program is followed by its output.
+_COMING_FROM = 'from_pytorch', 'from_garg', 'from_transformerlens'
+# The blocks of these pages are one program.
+_ONE_PROGRAM = ('from_transformerlens',)
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+  """The blocks of code of a page, each with the output that follows it."""
+  text = (ROOT / 'docs' / f'{page}.md').read_text()
+  return re.findall(r'```python\n((?:(?!```).)*)```\n\n```\n(.*?)```', text, re.DOTALL)
+
+
+def programs_of(page: str) -> list[tuple[str, str]]:
+  """The programs of a page, each with its output."""
+  blocks = blocks_of(page)
+  if page not in _ONE_PROGRAM:
+    return blocks
+  codes, outputs = zip(*blocks, strict=True)
+  return [('\n'.join(codes), ''.join(outputs))]
+
+
+def files_of(page: str) -> list[tuple[str, str]]:
+  """The files that a page tells people to write, by name."""
+  text = (ROOT / 'docs' / f'{page}.md').read_text()
+  return re.findall(r'`(\w+)\.py`\n\n```python\n(.*?)```', text, re.DOTALL)
+
+
+@pytest.mark.parametrize('page', _COMING_FROM)
+def test_each_block_of_a_page_of_coming_from_has_its_output(page):
+  text = (ROOT / 'docs' / f'{page}.md').read_text()
+  assert len(blocks_of(page)) + len(files_of(page)) == text.count('```python')
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('promotion_that_optax_needs', 'unchecked', 'register')
+@pytest.mark.parametrize(
+  ('page', 'number'),
+  [(page, number) for page in _COMING_FROM for number in range(len(programs_of(page)))],
+)
+def test_a_program_of_a_page_of_coming_from_prints_what_it_says(
+  page, number, tmp_path, monkeypatch, capsys
+):
+  code, said = programs_of(page)[number]
+  if 'import torch\n' in code:
+    pytest.importorskip('torch', reason='torch is in the extra llm')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  for name, text in files_of(page):
+    (tmp_path / f'{name}.py').write_text(text)
+    sys.modules.pop(name, None)  # it registers when it is imported
+  exec(compile(code, f'{page}.md', 'exec'), {})
+  assert_same_but_for_rounding(capsys.readouterr().out, said)
+
+
 @pytest.mark.slow
 def test_the_code_of_the_page_of_distributions_prints_what_it_says(capsys, unchecked):
   text = (ROOT / 'docs' / 'distributions.md').read_text()
-  ((code, said),) = re.findall(r'```python\n(.*?)```\n\n```\n(.*?)```', text, re.DOTALL)
-  exec(compile(code, 'distributions.md', 'exec'), {})
-  assert_same_but_for_rounding(capsys.readouterr().out, said)
+  blocks = re.findall(r'```python\n(.*?)```\n\n```\n(.*?)```', text, re.DOTALL)
+  assert len(blocks) == text.count('```python') == 2
+  for code, said in blocks:
+    exec(compile(code, 'distributions.md', 'exec'), {})
+    assert_same_but_for_rounding(capsys.readouterr().out, said)
 
 
 @pytest.mark.parametrize('name', CONFIGS)
@@ -77,11 +133,28 @@ def test_the_page_of_tasks_says_what_each_baseline_computes():
   assert listed == names - {'bayes'} | {'mean'}
 
 
+# The first column of its tables has names that are gone.
+_OLD_NAMES = ROOT / 'docs' / 'migrating.md'
+
+
+def test_new_names_of_the_page_for_earlier_commits_can_be_found():
+  rows = re.findall(r'^\| (.+) \| (.+) \|$', _OLD_NAMES.read_text(), re.MULTILINE)
+  names = re.findall(
+    r'`((?:zoo|studies)(?:\.[A-Za-z_]\w*)+)', str([new for _, new in rows])
+  )
+  assert 'zoo.estimators.Ridge' in names
+  for name in {*names} - {'studies.llm.language_model.embed'}:  # needs an extra
+    assert pkgutil.resolve_name(name) is not None, name
+  old = [old for old, _ in rows]
+  twice = {name for name in old if old.count(name) > 1 and name != 'before'} - {'---'}
+  assert not twice
+
+
 @pytest.mark.slow
 def test_names_of_zoo_in_documents_are_its_attributes():
   """In a process of its own, where tests have imported no more than is said here."""
   names = set()
-  for document in [ROOT / 'README.md', *PAGES]:
+  for document in {ROOT / 'README.md', *PAGES} - {_OLD_NAMES}:
     text = re.sub(r'(import|from) zoo\S*', '', document.read_text())
     names |= {*re.findall(r'(?<![\w/])zoo(?:\.[A-Za-z_]\w*)+', text)}
   assert 'zoo.theory.exact_risk' in names
@@ -111,7 +184,8 @@ def test_names_of_zoo_in_docstrings_can_be_found():
 
 
 def test_names_of_studies_in_the_documents_can_be_found():
-  text = ''.join(path.read_text() for path in {*PAGES, *ROOT.glob('docs/*/*.md')})
+  pages = {*PAGES, *ROOT.glob('docs/*/*.md')} - {_OLD_NAMES}
+  text = ''.join(path.read_text() for path in pages)
   names = {*re.findall(r'`(studies(?:\.[A-Za-z_]\w*)+)', text)} - {'studies.json'}
   assert 'studies.atlas.summary' in names
   for name in names:
@@ -119,8 +193,7 @@ def test_names_of_studies_in_the_documents_can_be_found():
 
 
 def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
-  monkeypatch.syspath_prepend(ROOT / 'docs')
-  diagrams = importlib.import_module('diagrams')
+  diagrams = pages.module('diagrams')
   text = (ROOT / 'docs' / 'architectures.md').read_text()
   for layout in 'joint', 'interleaved', 'shifted':
     (listed,) = re.findall(rf'^\| `{layout}` \| ([^|]+) \|', text, re.MULTILINE)
@@ -135,14 +208,14 @@ def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_is_exported_as_how_to_says(tmp_path, monkeypatch, unchecked):
-  text = (ROOT / 'docs' / 'how_to.md').read_text()
+def test_a_model_is_exported_as_the_page_says(tmp_path, monkeypatch, unchecked):
+  text = (ROOT / 'docs' / 'export.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*zoo\.export\(saved[^`]*)```', text)
   # It compiles the model; tests/checkpoints/test_saving.py shows that it is done.
   name = 'zoo.storage.saving._check_predicts_the_same'
   monkeypatch.setattr(name, lambda *arguments: None)
   monkeypatch.chdir(tmp_path)
-  exec(compile(code, 'how_to.md', 'exec'), {})
+  exec(compile(code, 'export.md', 'exec'), {})
   (named,) = re.findall(r'such as `(layers[^`]+)`', text)
   assert named in safetensors.numpy.load_file('model.safetensors')
   assert [path.name for path in tmp_path.iterdir()] == ['model.safetensors']
@@ -153,11 +226,11 @@ def test_a_model_is_exported_as_how_to_says(tmp_path, monkeypatch, unchecked):
 
 
 @pytest.mark.slow
-def test_a_model_goes_to_the_hub_and_back_as_how_to_says(
+def test_a_model_goes_to_the_hub_and_back_as_the_page_says(
   tmp_path, monkeypatch, capsys, unchecked
 ):
   hub = pytest.importorskip('huggingface_hub')
-  text = (ROOT / 'docs' / 'how_to.md').read_text()
+  text = (ROOT / 'docs' / 'export.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*huggingface_hub[^`]*)```', text)
 
   def upload(**arguments):
@@ -171,17 +244,46 @@ def test_a_model_goes_to_the_hub_and_back_as_how_to_says(
     fake = mock.create_autospec(getattr(hub, name), side_effect=replacement)
     monkeypatch.setattr(hub, name, fake)
   monkeypatch.chdir(tmp_path)
-  exec(compile(code, 'how_to.md', 'exec'), {})
+  exec(compile(code, 'export.md', 'exec'), {})
   assert capsys.readouterr().out.startswith('SavedModel(model=Transformer(…)')
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked):
+def test_the_code_on_probing_prints_what_it_says(
+  tmp_path, monkeypatch, capsys, unchecked
+):
   text = (ROOT / 'docs' / 'probing.md').read_text()
-  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  blocks = re.findall(r'```python\n(.*?)```(?:\n\n```\n(.*?)```)?', text, re.DOTALL)
+  assert len(blocks) == 5
   monkeypatch.chdir(tmp_path)
-  exec(compile(code, 'probing.md', 'exec'), {})
+  for code, said in blocks:
+    exec(compile(code, 'probing.md', 'exec'), {})
+    printed = capsys.readouterr().out
+    assert printed if 'print' in code else not printed
+    if said:
+      assert_same_but_for_rounding(printed, said)
+
+
+@pytest.mark.parametrize(
+  ('name', 'number'),
+  [
+    pytest.param('tasks.md', 1, marks=pytest.mark.slow),
+    pytest.param('inside.md', 5, marks=FULL),
+    pytest.param('tabular.md', 2, marks=FULL),
+  ],
+)
+def test_the_code_of_a_page_prints_what_it_says(
+  name, number, monkeypatch, capsys, unchecked
+):
+  text = (ROOT / 'docs' / name).read_text()
+  pattern = r'```python\n((?:(?!```).)*)```\n\n```\n([^…]*?)```'
+  blocks = re.findall(pattern, text, re.DOTALL)
+  assert len(blocks) == number
+  monkeypatch.chdir(ROOT)
+  for code, said in blocks:
+    exec(compile(code, name, 'exec'), {})
+    assert_same_but_for_rounding(capsys.readouterr().out, said)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +292,7 @@ def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked)
     pytest.param('probing_by_example.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('inside_by_example.ipynb', 3, marks=FULL),
     pytest.param('dynamics_by_example.ipynb', 2, marks=FULL),
+    pytest.param('own_model.ipynb', 1, marks=FULL),
     pytest.param('own_task.ipynb', 2, marks=FULL),
     pytest.param('theory_by_example.ipynb', 4, marks=FULL),
   ],

@@ -13,7 +13,9 @@ from tests.settings import general, isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, theory
 from zoo.core.protocols import PredictsAll
-from zoo.estimators.baselines import HostBaseline, Zero, distinct
+from zoo.estimators.baselines import HostBaseline, NearestNeighbours, Zero, distinct
+from zoo.estimators.classes import NearestShares
+from zoo.estimators.tables import TableNeighbours
 
 
 def prompts(c: int = 5) -> Any:
@@ -338,6 +340,17 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
     if name not in ('averaging', 'nearest_neighbours', 'zero'):
       expected = prompt.x[:, 0] @ task.prior_mean
       np.testing.assert_allclose(at_once[:, 0], expected, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize('value', [0, -1, 2.5, True, None])
+def test_the_number_of_neighbours_is_checked(unchecked, value):
+  for make in (
+    lambda: NearestNeighbours(num_neighbours=value),
+    lambda: NearestShares(num_neighbours=value),
+    lambda: TableNeighbours('numbers', num_neighbours=value),
+  ):
+    with refuses(f'num_neighbours is {value}; it must be an integer ≥ 1'):
+      make()
 
 
 @pytest.mark.slow

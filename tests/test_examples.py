@@ -17,9 +17,17 @@ import studies
 import zoo
 
 # What needs an extra.
-_NEED_EXTRAS = {'studies.llm.language_model', 'zoo.training.wandb_writer.WandbWriter'}
-# It runs the circuits of a trained model of three layers.
-_SLOW = {'zoo.probing.inside.circuits.circuit'}
+_NEED_EXTRAS = {
+  'studies.llm',
+  'studies.llm.language_model',
+  'zoo.training.wandb_writer.WandbWriter',
+}
+# They run the circuits of a trained model, compile a risk in float64, and train.
+_SLOW = {
+  'zoo.probing.inside.circuits.circuit',
+  'zoo.theory.deep.sampled.sampled_risk',
+  'zoo.training.sweeps.run.sweep',
+}
 _MARKS = pytest.mark.slow, pytest.mark.timeout(900)
 
 
@@ -30,7 +38,7 @@ def _modules() -> list[types.ModuleType]:
     for module in pkgutil.walk_packages(package.__path__, f'{package.__name__}.')
     if module.name not in _NEED_EXTRAS
   ]
-  return [importlib.import_module(name) for name in names]
+  return [zoo, studies, *map(importlib.import_module, names)]
 
 
 def _examples() -> list[Any]:

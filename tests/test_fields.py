@@ -1,12 +1,12 @@
 """The list of fields: what is read from it, and how it says what a field may be."""
 
-import importlib
 import re
 
 import pytest
 
 from configs import common
 from launch import config_flag
+from tests import pages
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from zoo.config.fields import (
@@ -85,9 +85,8 @@ def test_more_steps_allow_more_changes_and_former_fields_are_always_free():
   assert not {*FORMER_FIELDS} & FIELDS.keys()
 
 
-def test_the_page_of_fields_is_current(monkeypatch):
-  monkeypatch.syspath_prepend(ROOT / 'docs')
-  page = importlib.import_module('fields').page()
+def test_the_page_of_fields_is_current():
+  page = pages.module('fields').page()
   written = (ROOT / 'docs' / 'fields.md').read_text(encoding='utf-8')
   assert page == written, 'run python docs/fields.py'
 

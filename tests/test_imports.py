@@ -1,6 +1,7 @@
 """What the modules of `zoo` import: nothing that belongs to the checkout alone."""
 
 import ast
+import re
 import tomllib
 
 import pytest
@@ -57,3 +58,56 @@ def test_only_zoo_is_installed_and_no_command_that_needs_the_checkout():
   assert settings['tool']['setuptools']['packages']['find']['include'] == ['zoo*']
   assert 'scripts' not in settings['project']
   assert [*ROOT.glob('zoo*')] == [ROOT / 'zoo']
+
+
+def _layers() -> list[list[str]]:
+  """The folders of each layer, from the ground up, as CONTRIBUTING.md lists them."""
+  page = (ROOT / 'CONTRIBUTING.md').read_text()
+  (listed,) = re.findall(
+    r'From the ground up\s+the folders of `zoo` are (.*?)\.', page, re.S
+  )
+  return [re.findall(r'`(\w+)`', layer) for layer in listed.split(';')]
+
+
+def _folders_that_import() -> set[tuple[str, str]]:
+  """Pairs of a folder of `zoo` and another one from which its modules import."""
+  pairs = set()
+  for path in _FILES:
+    folder, *rest = path.relative_to(ROOT / 'zoo').parts
+    if not rest:
+      continue
+    for node in ast.walk(ast.parse(path.read_text())):
+      names = []
+      if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+      elif isinstance(node, ast.ImportFrom):
+        names = [f'{node.module}.{alias.name}' for alias in node.names]
+      for name in names:
+        package, *inner = name.split('.')
+        if package == 'zoo' and inner[0] != folder:
+          pairs.add((folder, inner[0]))
+  return pairs
+
+
+def test_the_layers_have_each_folder_once():
+  listed = sorted(folder for layer in _layers() for folder in layer)
+  assert listed == sorted(path.parent.name for path in ROOT.glob('zoo/*/__init__.py'))
+
+
+def test_the_drawing_has_the_layers():
+  page = (ROOT / 'CONTRIBUTING.md').read_text()
+  (drawing,) = re.findall(r'```\n launch .*\n((?: .*\n)+)```', page)
+  drawn = [re.split(r' {5,}', line.strip()) for line in drawing.splitlines()]
+  folders = {folder for layer in _layers() for folder in layer}
+  found = [
+    [word for part in line for word in part.split() if word in folders][: len(layer)]
+    for line, layer in zip(drawn, reversed(_layers()), strict=True)
+  ]
+  assert found == [*reversed(_layers())]
+
+
+def test_a_folder_imports_only_folders_of_lower_layers():
+  floor = {folder: i for i, layer in enumerate(_layers()) for folder in layer}
+  pairs = _folders_that_import()
+  assert len(pairs) > 50
+  assert {(a, b) for a, b in pairs if floor.get(b, len(floor)) >= floor[a]} == set()

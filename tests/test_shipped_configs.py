@@ -8,7 +8,7 @@ from flax import nnx
 
 import configs
 from tests.marks import mostly_full
-from zoo.config.building import build_model
+from zoo.config.building import build_model, build_task
 from zoo.config.saved import differences, to_json
 from zoo.training import train, validate
 
@@ -51,6 +51,18 @@ def test_clusters_are_the_papers_data():
   assert (task.num_features, task.num_labels, task.context_length) == (63, 32, 8)
   assert config.objective.positions == 'query'
   validate(config)
+
+
+def test_half_of_the_prompts_of_half_bursty_clusters_have_bursts():
+  config = config_of('clusters', 'half_bursty')
+  validate(config)
+  task: Any = build_task(config)
+  assert [part.burstiness for part in task.tasks] == [4, 0]
+  assert {part.num_classes for part in task.tasks} == {2048}
+  assert [*task.probabilities] == [0.5, 0.5]
+  # launch.strategies asks these two which of them the model follows.
+  assert {'context_1', 'weights'} <= {*task.baselines()}
+  assert config.optimizer.name == 'adamw'
 
 
 def test_omniglot_has_as_many_classes_as_there_are_characters():

@@ -1,6 +1,5 @@
 """All figures are in the house style, and their files are the same in each run."""
 
-import importlib
 import io
 import shutil
 import subprocess
@@ -15,8 +14,8 @@ from matplotlib.text import Text
 import zoo
 from benchmarks.deviations import plot_deviations
 from studies.atlas import comparisons, pictures
+from tests import pages
 from tests.atlas.rows import rows_of_all_kinds
-from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
@@ -104,9 +103,7 @@ def _atlas(draw):
 
 
 def _diagram(tmp_path):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT / 'docs')
-    return importlib.import_module('diagrams').draw()
+  return pages.module('diagrams').draw()
 
 
 # Some have as many and as long texts as there may be.

@@ -141,7 +141,8 @@ def test_the_table_beside_softmax_names_what_differs():
     ['prior', '0.12', 'gla 0.012', 'ttt 0.75', '1']
   ]
   assert atlas.summary(rows).startswith(
-    '4 architectures, 4 cells. 4 are trained with 1e+09 operations for each seed'
+    '4 architectures, 4 cells. 4 cells are trained: 0 with 1e+09 operations for each '
+    'seed, 4 with fewer (they reach the limit of steps). All of it took'
   )
 
 
@@ -259,7 +260,7 @@ def test_only_tasks_of_several_budgets_have_slopes():
     'linear, residual, × 10',
   }
   assert 'with 1e+08 operations' in atlas.summary(rows)
-  assert 'steps, 6 also with 1e+09; all of it took' in atlas.summary(rows)
+  assert 'steps); 6 also with 1e+09. All of it took' in atlas.summary(rows)
   assert not pictures.slope_ratios([row for row in rows if row.budget != 1e9])
 
 
@@ -277,7 +278,7 @@ def test_a_cell_that_reaches_the_most_steps_has_a_star_and_no_slope():
   assert {model for model, _ in ratios} == {'softmax'}
   gru = [row for row in rows if row.model == 'gru' or not row.is_model]
   assert 'atlas_slopes' not in pictures.draw(gru)
-  assert 'of which 4 with fewer' in atlas.summary(rows)
+  assert 'seed, 4 with fewer (they reach the limit of steps)' in atlas.summary(rows)
 
 
 def test_what_has_diverged_is_no_dash():

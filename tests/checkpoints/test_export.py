@@ -156,9 +156,9 @@ def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
 def test_a_program_of_stablehlo_predicts_what_the_model_does(
   tmp_path, monkeypatch, capsys
 ):
-  page = (ROOT / 'docs' / 'how_to.md').read_text()
+  page = (ROOT / 'docs' / 'export.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*jax\.export\.export[^`]*)```', page)
   monkeypatch.chdir(tmp_path)
-  exec(compile(code, 'how_to.md', 'exec'), {})
+  exec(compile(code, 'export.md', 'exec'), {})
   assert capsys.readouterr().out == 'True\n'
   assert 'stablehlo' in (tmp_path / 'model.mlir').read_text()

@@ -199,6 +199,12 @@ def test_right_models_pass():
   zoo.check_model(LearningRule.gradient_descent(np.ones(D), 0.5), Good())
 
 
+_WITHOUT_EXAMPLES = (
+  'Own(prompt) failed on a prompt with 0 examples; a model must accept any shorter '
+  'context'
+)
+
+
 def _fails(self, prompt, f):
   raise ValueError('a bug')
 
@@ -215,7 +221,12 @@ def _fails(self, prompt, f):
     (
       lambda self, prompt, f: f + prompt.y[:, C - 1],
       IndexError,
-      'Own(prompt) of 0 examples failed',
+      _WITHOUT_EXAMPLES,
+    ),
+    (
+      lambda self, prompt, f: f * (1 / prompt.x.shape[1]),
+      ZeroDivisionError,
+      _WITHOUT_EXAMPLES,
     ),
   ],
 )

@@ -32,6 +32,7 @@ SLOWEST = (
   *('clusters', 'transience', 'diversity', 'filter', 'markov_phases', 'laplace'),
   *('recall', 'one_step'),
 )
+ONE_SEED = ({'seed': 0},)
 
 
 class Checked(Exception):
@@ -41,7 +42,7 @@ class Checked(Exception):
 class OnlyChecks(Trainer):
   """Validates the first configs instead of training them."""
 
-  def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
+  def __call__(self, name, config, fields, points=ONE_SEED, part=None):
     whole = self.config(config, fields)
     for point in points:
       sweeps.at_point(whole, point)
@@ -81,7 +82,7 @@ def test_tables_are_not_predicted_without_training(tmp_path, monkeypatch):
 class Short(Trainer):
   """Trains four steps instead of thousands."""
 
-  def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
+  def __call__(self, name, config, fields, points=ONE_SEED, part=None):
     short = {
       'train.num_steps': 4,
       'train.batch_size': 8,

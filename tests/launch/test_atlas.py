@@ -1,14 +1,17 @@
 """The atlas' command line, and that of what is kept."""
 
+import os
+import pathlib
 import re
 import shutil
+import sys
 
 import pytest
 
 from studies import atlas
 from studies.atlas import pictures, results
 from tests.atlas.rows import rows_of_all_kinds
-from tests.launch.processes import ROOT
+from tests.launch.processes import ROOT, run
 from zoo.reports.style import drawing_of
 
 
@@ -46,6 +49,34 @@ def test_each_task_is_trained_at_each_context_length(grid_of, tmp_path):
     grid, _ = grid_of(*arguments, f'--seeds={text}')
     settings = grid.settings(grid.cells[0])
     assert settings == ('laptop', seeds, (1e11, 3e11, 1e12))
+
+
+_SCRIPT = ROOT / 'studies' / 'atlas' / 'accelerator.sh'
+
+
+def test_the_script_for_an_accelerator_has_fifty_cells_of_regression(grid_of):
+  shown = _SCRIPT.read_text().partition('python -m launch.atlas')[2]
+  grid, _ = grid_of(*re.findall(r'--[a-z]+=[\w,.]+', shown.partition('"$@"')[0]))
+  tasks = 'linear_regression', 'sparse_regression', 'decision_tree'
+  assert len({cell.name for cell in grid.cells}) == 5 * 10
+  for cell in grid.cells:
+    assert cell.guess == 'zero'
+    assert grid.get_config(*cell).task.name in tasks
+    assert grid.settings(cell).budgets == (1e11, 3e12)
+
+
+@pytest.mark.slow
+def test_the_script_for_an_accelerator_goes_on_where_it_stopped(tmp_path, cache):
+  small = ['--models=linear', '--tasks=noisy', '--seeds=0', f'--out={tmp_path}']
+  small.append('--budgets=1e8,3e8')
+  path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
+  stopped = run([str(_SCRIPT), *small], cache, PATH=path, SECONDS_AT_MOST='10')
+  assert stopped.returncode == 0, stopped.stderr
+  assert 'run the same command again' in stopped.stdout
+  done = run([str(_SCRIPT), *small], cache, PATH=path, SECONDS_AT_MOST='250')
+  assert done.returncode == 0, done.stderr
+  rows = results.from_csv((tmp_path / 'atlas.csv').read_text(), 'atlas.csv')
+  assert [row.budget for row in rows if row.model == 'linear'] == [1e8, 3e8]
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ _MISTAKES = {
   f'{_MAIN} --config.train=5': '--config.train=5: it must be a dictionary',
   f'{_MAIN} --config.model=lsa': '--config.model=lsa: it must be a dictionary',
   f'{_MAIN} --config.optimizer.scales=3': '=3: it must be a dictionary',
-  f'{_MAIN} --config.task.name=urns': '--config=FILE:task=urns has these fields',
+  f'{_MAIN} --config.task.name=urns': '--config=FILE:task=urns, which sets its',
   f'{_MAIN} --config.task.prior_mean=1e39': ('has the size 1e+39', 'most 3.4e+38'),
   f'{_MAIN} --config.task.prior_mean=(1,2,3,4,-1e39)': 'prior_mean has the size 1e+39',
   f'{_MAIN} --config.optimizer.learning_rate=1e39': 'learning_rate has the size 1e+39',

@@ -137,7 +137,7 @@ _PLACES = {
     _model(call='prompt.y[:, 0]  # here'),
     [_OWN_MODEL],
     IndexError,
-    'OwnBug(prompt) of 0 examples failed',
+    'OwnBug(prompt) failed on a prompt with 0 examples',
   ),
   'task': (
     _TASK,

@@ -551,10 +551,10 @@ def test_the_baselines_of_a_task_have_looks_of_their_own():
 
 
 def test_the_page_composes_pictures_of_runs(run, monkeypatch, tmp_path):
-  page = (ROOT / 'docs' / 'how_to.md').read_text()
+  page = (ROOT / 'docs' / 'plot.md').read_text()
   (code,) = re.findall(r'```python\n(import matplotlib.pyplot.*?)```', page, re.DOTALL)
   monkeypatch.chdir(tmp_path)
   shutil.copytree(run, tmp_path / 'runs' / 'a')
-  exec(compile(code, 'how_to.md', 'exec'), {})
+  exec(compile(code, 'plot.md', 'exec'), {})
   for name in 'both.pdf', 'risk.pdf':
     assert (tmp_path / name).read_bytes().startswith(b'%PDF')

@@ -238,7 +238,7 @@ def test_what_is_too_much_is_refused_in_one_line():
   with refuses('the model is for 5 features; the prompt has 6'):
     model(_table(rng, d=6))
   prompt = _table(rng)
-  with refuses('has 6 classes; the model has 4'):
+  with refuses('has 6 classes; the model takes at most 4'):
     model(
       dataclasses.replace(prompt, y=jnp.zeros((2, 9, 6)), y_query=jnp.zeros((2, 6)))
     )

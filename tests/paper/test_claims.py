@@ -1,6 +1,7 @@
 """Verdicts follow from numbers, which are those of other derivations."""
 
 import math
+import re
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Evidence, judge, verdic
 from studies.paper.claims import CLAIMS
 from studies.paper.reproduce import verdicts_of
 from tests.compiled import predict
+from tests.launch.processes import ROOT
 from tests.marks import SLOW
 from tests.paper.settings import figure_6
 from tests.settings import isotropic
@@ -65,6 +67,17 @@ def test_a_verdict_is_what_theory_proves_or_waits_for_what_is_measured(judged, k
   assert name == key.replace('-', '_')
   assert sum(hasattr(module, name) for module in (theorems, experiments)) == 1
   assert claim['measured'] == {}
+
+
+def test_the_page_has_the_verdict_on_each_claim_that_no_training_decides():
+  page = (ROOT / 'studies' / 'paper' / 'README.md').read_text()
+  rows = re.findall(r'^\| `([\w-]+)` \| [^|]+ \| ([^|]+) \| .+ \|$', page, re.MULTILINE)
+  named = dict(rows)
+  assert {key: verdict for key, verdict in named.items() if key in BY_KEY} == PROVED
+  words = 'five hold, four hold but are not sharp, and six fail'
+  assert words in ' '.join(page.split())
+  counts = [[*PROVED.values()].count(said) for said in (HOLDS, NOT_SHARP, FAILS)]
+  assert counts == [5, 4, 6]
 
 
 def test_keys_are_unique_and_figures_known():

@@ -55,7 +55,7 @@ def test_each_figure_is_drawn_from_what_its_csv_holds(made):
 @pytest.mark.slow
 def test_exact_lines_are_those_of_the_formulas(made):
   out, _ = made
-  # The lowest known risks by number of heads, as docs/theory.md has them.
+  # The lowest known risks by number of heads, as docs/theory_heads.md has them.
   lowest = read(out, '2').series('b', 'lowest known risk').y
   np.testing.assert_allclose(lowest[0], 14.430617331, rtol=1e-9)
   np.testing.assert_allclose(lowest[8], 6.137873828, rtol=1e-9)

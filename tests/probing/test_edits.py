@@ -329,8 +329,11 @@ def test_mistakes_are_one_line():
   model, prompt = _Doubled(), _prompt()
   with refuses("unknown site 'values'", "did you mean 'value'"):
     edited(model, {'values': Zero()})
-  with refuses("'value@2'", 'all of them'):
+  said = "'value@2' is one call of 'value'; give 'value', which stands for all of its"
+  with refuses(said):
     edited(model, {'value@2': Zero()})
+  with refuses(said):
+    zoo.probing.capture(model, prompt, ['value@2'])
   with refuses('the value of Set', "'value'", '(5,)', '(3, 3, 2)'):
     edited(model, {'value': Set(np.zeros(5))}, prompt)
   with refuses("the edit at the site 'value' returns the shape (3,)"):

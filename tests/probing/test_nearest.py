@@ -112,6 +112,25 @@ def test_what_ignores_its_context_has_no_share(name):
   assert name_nearest(None, algorithm, {}) == ''
 
 
+def test_a_step_without_labels_is_no_step():
+  start = jnp.array([10.0, -20.0, 30.0])
+
+  def predict(prompt):
+    moment = jnp.einsum('bci,bcj->bij', prompt.x, prompt.x) / _C
+    moved = prompt.x_query - 0.5 * jnp.einsum('bij,bj->bi', moment, prompt.x_query)
+    return moved @ start
+
+  algorithm = sampled_algorithm(predict, _TASK, 512)
+  nearest = algorithm.nearest_gd
+  # It is as near to a step as this, and yet it does not see what a step learns from.
+  assert nearest.difference.mean < 0.01 * float(jnp.sum(start**2))
+  assert nearest.unexplained is None
+  assert algorithm.ignores_labels
+  said = 'No: it ignores the labels of its context.'
+  assert judge_by_samples(algorithm) == (False, said)
+  assert baseline_shares(predict, _TASK, 512)['gd'] is None
+
+
 def test_an_offset_has_no_share_either():
   model = zoo.create_model(
     'multi_head_lsa',

@@ -170,6 +170,8 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert 'optimum' not in said
   with refuses("unknown estimator 'gd'", 'known: ', 'zero'):
     probe(biased(), task, 'gd')
+  with refuses('num_prompts is 1; it must be an integer ≥ 2'):
+    probe(biased(), task, num_prompts=1)
   drawn = pictures(report, biased(), broken, task)
   assert set(drawn) == {'examples', 'out_of_distribution'}
   assert 'it is &lt;broken&gt;' in page(report, '', drawn)

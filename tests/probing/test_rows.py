@@ -5,7 +5,7 @@ import csv
 import dataclasses
 import sys
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -116,3 +116,26 @@ def test_rows_of_a_dataclass():
   assert Rows([Loss('a', Estimate(1.0, 0.5))]).records() == [
     {'name': 'a', 'loss': 1.0, 'loss_stderr': 0.5}
   ]
+
+
+def test_a_table_without_rows_says_why():
+  task = isotropic(2, 3, noise_std=0.5)
+  clean = task.sample(jax.random.key(0), 16)
+  corrupt = task.redraw(jax.random.key(1), clean, 'inputs')
+  plain: Any = task.baselines()['zero']
+
+  class Plain(nnx.Module):
+    def __call__(self, prompt):
+      return plain(prompt) + prompt.y.sum(axis=1)
+
+  gap, *rest = str(probing.effects(Plain(), task, clean, corrupt)).splitlines()
+  assert gap.startswith('gap ')
+  assert rest == [
+    'Plain has no taps, so there is nothing to replace (see zoo.probing.Tap)'
+  ]
+  gru = zoo.create_model('gru', num_features=2, rngs=nnx.Rngs(0))
+  none = str(probing.effects(gru, task, clean, corrupt, []))
+  assert none.endswith('\nno sites are given, so nothing is replaced')
+  said = 'GRU has no attention maps, so there are no heads to score: it has no taps of '
+  assert str(probing.head_scores(gru, clean)).startswith(said + 'the kind pattern')
+  assert str(Rows()) == ''

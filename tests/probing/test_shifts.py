@@ -80,6 +80,18 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   drawing_of(plot_task_shifts(report.task_shifts, 'gd')).canvas.draw()
 
 
+def test_the_reason_why_nothing_is_measured_is_the_true_one():
+  gd = zoo.estimators.gradient_descent(TASK)
+  few = task_shift(gd, gd, 'itself', TASK, num_prompts=15)
+  assert few.failure == 'num_prompts is 15; it must be at least 16'
+  large = dataclasses.replace(TASK, context_length=100_000)
+  assert task_shift(gd, gd, 'longer', large).failure == (
+    'the task is too large: of prompts with 100,000 examples and 3 features fewer than '
+    '16 can be measured in about ten seconds'
+  )
+  assert few.num_prompts == 0
+
+
 def _drawn(axes):
   """The points with bars, and the arrows at the edges, as (label or colour, x, y)."""
   points = [

@@ -16,7 +16,7 @@ TABLE = studies.CellTable(own_study.CELLS, own_study.compute, own_study.draw)
 
 def test_it_is_one_short_file_that_the_page_shows():
   assert len(FILE.read_text().splitlines()) <= 60
-  page = (ROOT / 'docs' / 'how_to.md').read_text()
+  page = (ROOT / 'docs' / 'own_parts.md').read_text()
   assert '../examples/own_study.py' in page
   commands = re.findall(r'^python -m examples\.own_study .*$', page, re.MULTILINE)
   documented = own_study.__doc__ or ''

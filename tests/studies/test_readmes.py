@@ -15,6 +15,15 @@ from zoo.reports.plots import from_csv
 STUDIES = ROOT / 'studies'
 KEPT = ROOT / 'docs' / 'results'
 NAMES = 'atlas', 'headlines', 'llm', 'paper', 'strategies'
+# The parts of each page, in this order; its results stand between them.
+PARTS = (
+  'The answer',
+  'Commands and minutes',
+  'How to read the numbers',
+  'How sure',
+  'What failed, and why',
+  'What is not known',
+)
 
 
 def prose(study):
@@ -34,24 +43,30 @@ def test_each_study_has_a_page_of_one_form():
     text = (STUDIES / study / 'README.md').read_text()
     assert text.splitlines()[0].endswith('?')
     assert f'python -m launch.{study}' in text
-    parts = re.findall(r'^\*\*([\w ]+)\.\*\*', text, re.MULTILINE)
-    assert parts == ['Time', 'What came out', 'How sure', 'Where things are']
+    headings = re.findall(r'^## (.*)$', text, re.MULTILINE)
+    assert tuple(title for title in headings if title in PARTS) == PARTS, study
     # The site has the same page, in which links that begin with a dot lead on.
     assert (
       f'```{{include}} ../studies/{study}/README.md\n:relative-docs: .\n'
       in (ROOT / 'docs' / f'{study}.md').read_text()
     )
+  more = STUDIES / 'headlines' / 'SETTINGS.md'
+  included = (ROOT / 'docs' / 'headlines_settings.md').read_text()
+  assert f'../{more.relative_to(ROOT)}\n:relative-docs: .\n' in included
 
 
-@pytest.mark.parametrize('study', NAMES)
-def test_links_lead_somewhere(study):
-  text = (STUDIES / study / 'README.md').read_text()
+@pytest.mark.parametrize(
+  'page', [*(f'{study}/README.md' for study in NAMES), 'headlines/SETTINGS.md']
+)
+def test_links_lead_somewhere(page):
+  text = (STUDIES / page).read_text()
   for link in re.findall(r'\]\(([^)]+)\)', text):
     if '://' in link:
       continue
     file, _, heading = link.partition('#')
     assert not file or file.startswith(('./', '../')), link
-    path = (STUDIES / study / (file or 'README.md')).resolve()
+    path = (STUDIES / page).parent.joinpath(file).resolve()
+    path = path if file else STUDIES / page
     assert path.is_file(), link
     if heading:
       headings = re.findall(r'^#+ (.*)$', path.read_text(), re.MULTILINE)
@@ -90,15 +105,57 @@ def test_the_weights_of_the_diagram_are_the_kept_ones():
     assert f'{said}| {left.mean:.3f} ± {left.half:.3f} |' in page
 
 
-def rows_of_headlines():
-  """The number, the range, the measured value and the verdict, by headline."""
+def test_the_weights_of_context_and_weights_are_the_kept_ones():
+  text = (KEPT / 'strategies_clusters.csv').read_text()
+  page = (STUDIES / 'strategies' / 'README.md').read_text()
+  section = page.partition('## In context or in weights')[2].partition('\n## ')[0]
+  kept = [*csv.DictReader(text.splitlines())]
+  assert {row['seed'] for row in kept} == {*'01234'}
+  lines = re.findall(r'^\| (\d) \| (\d+) \| (.*) \|$', section, re.MULTILINE)
+  assert len(lines) == 7
+  for decay, step, said in lines:
+    own = [
+      row
+      for row in kept
+      if (row['optimizer.weight_decay'], row['step']) == (decay, step)
+    ]
+    names = 'weight of context_1', 'weight of weights', 'unexplained'
+    for name, cell in zip(names, said.split(' | '), strict=True):
+      found = interval([float(row[name]) for row in own])
+      digits = len(cell.split(' ± ')[0].partition('.')[2])
+      assert cell == f'{found.mean:.{digits}f} ± {found.half:.{digits}f}', (decay, step)
+
+
+def verdicts_of_headlines():
+  """The seeds and the verdict of each headline, from the table of all of them."""
   page = (STUDIES / 'headlines' / 'README.md').read_text()
-  table = page[page.index('## All numbers') : page.index('## How strong')]
+  table = page[page.index('## All numbers') : page.index('### ')]
+  rows = re.findall(r'^\| \[`(\w+)`\]\(.*?\) \|(.*)\|$', table, re.MULTILINE)
+  cells = {name: [cell.strip() for cell in row.split('|')] for name, row in rows}
+  assert len(cells) == len(rows)
+  assert all(float(row[-1]) > 0 for row in cells.values())  # minutes
+  return {name: (seeds, verdict) for name, (_, seeds, verdict, _) in cells.items()}
+
+
+def sections_of_headlines():
+  """The section of each headline."""
+  page = (STUDIES / 'headlines' / 'README.md').read_text()
+  parts = page[: page.index('## How sure')].split('\n### ')[1:]
+  return {re.findall(r'`(\w+)`', part.splitlines()[0])[0]: part for part in parts}
+
+
+def rows_of_headlines():
+  """The name, what it is, the source's value, the range and the measured value."""
   rows: dict[str, list[list[str]]] = {}
-  for line in re.findall(r'^\|(.*)\|$', table, re.MULTILINE)[2:]:
-    first, *cells = (cell.strip() for cell in line.split('|'))
-    name = first.strip('`') or [*rows][-1]
-    rows.setdefault(name, []).append(cells)
+  for name, section in sections_of_headlines().items():
+    table = re.search(r'(?:^\|.*\|\n)+', section, re.MULTILINE)
+    assert table is not None, name
+    head, _, *lines = table[0].splitlines()
+    assert head == (
+      '| number | what is measured | source’s value | holds if | measured |'
+    )
+    cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+    rows[name] = [[row[0].strip('`'), *row[1:]] for row in cells]
   return rows
 
 
@@ -109,29 +166,52 @@ def ends_of(measured):
 
 
 def test_the_table_of_headlines_has_their_ranges_and_the_verdicts_that_follow():
-  table = rows_of_headlines()
-  assert table.keys() == headlines.HEADLINES.keys()
+  table, verdicts = rows_of_headlines(), verdicts_of_headlines()
+  sections = sections_of_headlines()
+  assert table.keys() == verdicts.keys() == headlines.HEADLINES.keys()
   failed = set()
   for name, rows in table.items():
     expected = headlines.HEADLINES[name].expected
-    assert {row[0]: row[1] for row in rows if row[1]} == {
+    assert {row[0]: row[3] for row in rows if row[3] != 'no range'} == {
       number: str(range_) for number, range_ in expected.items()
     }
     outside = 0
-    for number, _, measured, *_ in rows:
+    for number, meaning, source, _, measured in rows:
+      assert len(meaning) > 10, number
       if number not in expected:
         continue
+      assert source != '–', number
       for value in ends_of(measured):
         # Four digits are shown: what is meant may lie half of the last one away.
         half = 10.0 ** (np.floor(np.log10(abs(value) or 1)) - 3) / 2
         low, high = expected[number].low - half, expected[number].high + half
         outside += not low <= value <= high
-    verdict = rows[0][3]
-    assert verdict == ('fails' if outside else 'holds'), name
+    verdict = 'fails' if outside else 'holds'
+    assert verdicts[name][1] == verdict, name
+    for part in '**Claim.**', '**Setting.**', f'**Verdict: {verdict}':
+      assert f'\n{part}' in sections[name], (name, part)
     failed |= {name} if outside else set()
   assert len(table) - len(failed) == 11
-  named = re.findall(r'Eleven hold; (.*?) fail ', prose('headlines'))[0]
-  assert {*re.findall(r'`(\w+)`', named)} == failed
+  named = re.findall(
+    r'Eleven headlines hold, and seven fail: (.*?)\.', prose('headlines')
+  )
+  assert {*re.findall(r'`(\w+)`', named[0])} == failed
+  page = (STUDIES / 'headlines' / 'README.md').read_text()
+  why = page[page.index('## What failed') : page.index('## What is not known')]
+  assert {*re.findall(r'^- \[`(\w+)`\]', why, re.MULTILINE)} == failed
+
+
+def test_the_table_of_headlines_has_the_seeds_of_each():
+  seeds: dict[str, set[str]] = {}
+  for name, (number, _) in verdicts_of_headlines().items():
+    seeds.setdefault(number, set()).add(name)
+  assert seeds.pop('3') == {'one_step', 'prior_mean', 'induction', 'state_tracking'}
+  assert seeds.pop('5') == {'saddles', 'clusters', 'transience'}
+  assert seeds.pop('none trained') == {'pool_lines'}
+  one = seeds.pop('1') | seeds.pop('1 checkpoint')
+  assert not seeds
+  known = headlines.HEADLINES
+  assert one == {name for name in known if known[name].statement.startswith('One seed')}
 
 
 def kept_curves(name):
@@ -151,11 +231,11 @@ def test_what_is_said_of_the_pictures_is_in_their_kept_tables():
   said = prose('headlines')
   free, decayed = kept_curves('transience')
   first, last = free['in context'][0], free['in context'][-1]
-  assert (
-    f'knows {first:.2f} of new classes after 250 steps and {last:.2f} after' in said
-  )
-  assert f'while {free["in weights"][-1]:.2f} are known from the weights' in said
-  assert f'it stays, and {decayed["in weights"][-1]:.2f} are known' in said
+  assert f'labels {first:.2f} of the queries of new classes rightly at step 250' in said
+  known = free['in weights'][-1]
+  assert f'it labels {last:.2f} rightly, and knows {known:.2f} from the weights' in said
+  stays = 'in-context learning stays, and'
+  assert f'{stays} {decayed["in weights"][-1]:.2f} are known' in said
   (chains,) = kept_curves('laplace')
   mean, without = np.mean(chains['mamba']), np.mean(chains['without convolution'])
   assert f'{mean:.4f} nats from the Bayes predictor' in said
@@ -164,11 +244,14 @@ def test_what_is_said_of_the_pictures_is_in_their_kept_tables():
   softmax, mamba, trigram = (
     np.mean(filters[name]) for name in ('softmax', 'mamba', 'trigram')
   )
-  assert f'are {softmax:.3f} bits above it with attention and {mamba:.3f} with' in said
+  assert (
+    f'are {softmax:.3f} bits above that of the forward algorithm with attention and '
+    f'{mamba:.3f} with Mamba' in said
+  )
   assert f'the best rule of the last two symbols is {trigram:.3f} above' in said
   # The numbers of the table of all headlines follow from the same curves.
   table = rows_of_headlines()
-  rows = {name: dict(row[:3:2] for row in table[name]) for name in table}
+  rows = {name: {row[0]: row[4] for row in table[name]} for name in table}
   assert f'{mean:.4g}' == rows['laplace']['kl_mamba']
   assert f'{without:.4g}' == rows['laplace']['kl_without_convolution']
   assert f'{softmax:.4g}' == rows['filter']['excess_softmax']

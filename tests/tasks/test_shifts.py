@@ -7,6 +7,7 @@ import pytest
 from flax import struct
 
 import zoo
+from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.tasks import host
 from zoo.tasks import FunctionClass
@@ -146,6 +147,14 @@ def test_the_context_lies_in_one_random_quadrant():
   # Features keep their size: E x² = 1, with the variance 2.
   size = np.mean(np.square(prompt.x), axis=(0, 1))
   assert np.all(np.abs(size - 1) <= 4.5 * np.sqrt(2 / (2000 * _C)))
+
+
+@pytest.mark.parametrize('value', [0, -2.0, np.float32(-2), np.nan, True])
+def test_features_are_scaled_by_a_positive_number(value):
+  with refuses(f'factor is {value!r}; it must be a finite number > 0'):
+    Scale(value)
+  # A transformation of JAX may put anything in its place.
+  assert jax.tree.map(lambda factor: None, Scale(2.0)).factor is None
 
 
 def test_the_repeated_query_is_any_example():

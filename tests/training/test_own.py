@@ -257,5 +257,11 @@ def test_unknown_names_are_refused(tmp_path):
     zoo.train(_config(eval__metrics=('norms',)), tmp_path / 'run')
   with refuses("config.eval.metrics is 'norm'; it must be a tuple"):
     zoo.train(_config(eval__metrics='norm'), tmp_path / 'run')
+
+
+@pytest.mark.parametrize('name', ['sampled', 'nll', 'rows', 'exact'])
+def test_an_objective_of_the_library_keeps_its_name(name):
+  registered = OBJECTIVES.copy()
   with refuses('one of the library'):
-    zoo.register_objective('exact')
+    zoo.register_objective(name)
+  assert registered == OBJECTIVES

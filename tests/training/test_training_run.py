@@ -148,14 +148,14 @@ def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_loops_on_how_to_run(tmp_path, monkeypatch, capsys):
-  text = (ROOT / 'docs' / 'how_to.md').read_text()
+def test_the_loops_on_the_page_of_training_run(tmp_path, monkeypatch, capsys):
+  text = (ROOT / 'docs' / 'train.md').read_text()
   loops = re.findall(r'```python\n([^`]*training_run[^`]*)```', text)
   monkeypatch.chdir(tmp_path)
   for code in loops:
     code = code.replace("'transformer'", "'yq_lsa'")
     code = code.replace("'smoke')\n", "'smoke')\nconfig.eval.num_compared = 0\n")
-    exec(compile(code, 'how_to.md', 'exec'), {})
+    exec(compile(code, 'train.md', 'exec'), {})
   assert capsys.readouterr().out
 
 

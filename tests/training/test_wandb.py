@@ -328,12 +328,12 @@ def test_the_command_logs_to_a_project(tmp_path, wandb, cache):
   assert logged.project == 'icl'
 
 
-def test_the_code_of_how_to_logs_a_run(tmp_path, wandb, monkeypatch):
-  text = (ROOT / 'docs' / 'how_to.md').read_text()
+def test_the_code_of_the_page_of_training_logs_a_run(tmp_path, wandb, monkeypatch):
+  text = (ROOT / 'docs' / 'train.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*WandbWriter[^`]*)```', text)
   monkeypatch.chdir(tmp_path)
   code = code.replace("'transformer'", "'yq_lsa'")
-  exec(compile(code, 'how_to.md', 'exec'), {})
+  exec(compile(code, 'train.md', 'exec'), {})
   (logged,) = _logged(tmp_path / 'runs/wandb')
   assert logged.steps == [5, 10, 15, 20]
   assert 'eval_risk' in logged.lines[-1]
