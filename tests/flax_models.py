@@ -364,13 +364,13 @@ class Adapted(Base):
 
 @trains
 class Recurrent(Base):
+  """Flax draws a key for the first carry at each call, which is 0 for every key."""
+
   def build(self, rngs):
-    self.rnn = nnx.RNN(nnx.GRUCell(WIDTH, WIDTH, rngs=rngs))
+    self.rnn = nnx.RNN(nnx.LSTMCell(WIDTH, WIDTH, rngs=rngs))
 
   def hidden(self, h):
-    tokens = jnp.stack([h, nnx.relu(h)], axis=1)
-    # Else a layer of Flax draws a key for the first carry, and counts it.
-    outputs: Any = self.rnn(tokens, initial_carry=jnp.zeros_like(h))
+    outputs: Any = self.rnn(jnp.stack([h, nnx.relu(h)], axis=1))
     return outputs[:, -1]
 
 
@@ -400,6 +400,19 @@ class DropoutOn(Base):
 
   def hidden(self, h):
     return self.dropout(h)
+
+
+@refused('dropout')
+class RandomCarry(Base):
+  """A recurrence whose first carry is another one at each call."""
+
+  def build(self, rngs):
+    self.rnn, self.rngs = nnx.RNN(nnx.GRUCell(WIDTH, WIDTH, rngs=rngs)), rngs
+
+  def hidden(self, h):
+    carry = 0.1 * jax.random.normal(self.rngs.carry(), h.shape)
+    outputs: Any = self.rnn(h[:, None], initial_carry=carry)
+    return outputs[:, -1]
 
 
 @refused('batch statistics')

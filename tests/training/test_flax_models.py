@@ -22,7 +22,10 @@ from zoo.training import grid, sweep
 
 _QUICK = ['Remat', 'KeepsRngs', 'PlainArray']
 # One of each kind; with --full, all.
-_SLOW = ['Scan', 'Cond', 'Untrained', 'Tied', 'DropoutOff', 'NumPyMask', 'OtherTypes']
+_SLOW = [
+  *('Scan', 'Cond', 'Untrained', 'Tied', 'DropoutOff', 'NumPyMask', 'OtherTypes'),
+  'Recurrent',
+]
 
 
 @pytest.fixture(autouse=True)

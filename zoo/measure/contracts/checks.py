@@ -186,7 +186,8 @@ def facts_of(
 
   Returns:
     The predictions by name. The entry `changed` says which of its own variables the
-    predictor has changed, as dropout does.
+    predictor has changed, as dropout does. The count of a random stream is named only
+    if predictions depend on it: `nnx.RNN` draws the zeros with which its cell begins.
 
   Raises:
     UserError: If a prediction has another shape or type than the targets.
@@ -200,10 +201,19 @@ def facts_of(
   after = _arrays_of(predictor)
   # Variables are compared by value, since a transform of NNX within the call replaces
   # their arrays by new arrays of the same values.
-  facts['changed'] = {
+  facts['changed'] = changed = {
     name: _differ(before.get(name), after.get(name))
     for name in sorted(before.keys() | after.keys())
   }
+  counts = [
+    name
+    for name in _arrays_of(predictor, nnx.RngCount)
+    if before.get(name) is not after.get(name)
+  ]
+  if counts:
+    with noted(call):
+      differs = _differ(facts['alone'], predictor(prompt))
+    changed |= {name: changed[name] & differs for name in counts}
   if predicts_all(predictor):
     what = f'{name}.predictions(prompt)'
     with noted(what):
@@ -212,14 +222,17 @@ def facts_of(
   return facts
 
 
-def _arrays_of(predictor: Predictor) -> dict[str, Array]:
+def _arrays_of(
+  predictor: Predictor, kind: type[nnx.Variable] = nnx.Variable
+) -> dict[str, Array]:
   """Returns the arrays of a module by name, with random keys as numbers.
 
   Any other object has none.
   """
   if not isinstance(predictor, nnx.Module):
     return {}
-  leaves, _ = jax.tree_util.tree_flatten_with_path(nnx.as_pure(nnx.state(predictor)))
+  state = nnx.as_pure(nnx.state(predictor, kind))
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
   return {
     jax.tree_util.keystr(path, simple=True, separator='.'): (
       jax.random.key_data(leaf)
