@@ -43,8 +43,14 @@ class Estimate(NamedTuple):
 
 
 def plus_minus(estimate: Estimate | None) -> str:
-  """Returns a mean ± half of its 95 % interval, to three decimals; a dash for None."""
-  return '-' if estimate is None else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
+  """Returns a mean ± half of its 95 % interval, to three decimals.
+
+  A dash stands for None, and for an error that is unknown.
+  """
+  if estimate is None:
+    return '-'
+  half = '–' if math.isnan(estimate.stderr) else f'{estimate.half:.3f}'
+  return f'{estimate.mean:.3f} ± {half}'
 
 
 def half_of(stderr: float | None) -> float | None:

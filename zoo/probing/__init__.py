@@ -1,4 +1,8 @@
-"""Probing: compares what a model has learned with what theory says it could learn."""
+"""Probing: what a model has learned, from its predictions and from what is inside it.
+
+The instruments find the algorithm that is nearest to the predictions, read and change
+values inside a model, and compare models with theory where theory covers their task.
+"""
 
 from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
@@ -59,6 +63,7 @@ from zoo.probing.nearest_algorithms.guesses import learned_guess as learned_gues
 from zoo.probing.nearest_algorithms.implicit import (
   implicit_algorithm as implicit_algorithm,
 )
+from zoo.probing.nearest_algorithms.sampled import Nearest as Nearest
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest_algorithms.sampled import (
   sampled_algorithm as sampled_algorithm,
@@ -80,3 +85,15 @@ from zoo.probing.report.probe import baselines_of as baselines_of
 from zoo.probing.report.probe import probe as probe
 from zoo.probing.report.summaries import summary as summary
 from zoo.probing.scores import risks as risks
+
+
+def __dir__() -> list[str]:
+  # The public names of these rooms stand here. The rooms are in globals since they are
+  # imported.
+  rooms = {
+    *('context', 'inside', 'instruments', 'nearest_algorithms', 'nearest_strategies'),
+    *('report', 'scores'),
+  }
+  return sorted(
+    name for name in {*globals()} - rooms if not name.startswith('_')
+  )

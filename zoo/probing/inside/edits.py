@@ -104,6 +104,7 @@ class Set(Edit):
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
+    """Makes the edit. The docstring of the class describes the arguments."""
     super().__init__()
     self.value = EditValue(jnp.asarray(value))
     self.where = _Index(where)
@@ -220,6 +221,7 @@ class Zero(Set):
   """
 
   def __init__(self, where: Any = None):
+    """Makes the edit. The docstring of the class describes the arguments."""
     super().__init__(0, where)
 
 
@@ -243,6 +245,7 @@ class Mean(Set):
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
+    """Makes the edit. The docstring of the class describes the arguments."""
     super().__init__(jnp.mean(jnp.asarray(value), axis=0, keepdims=True), where)
 
   def new(self, value: Array) -> Array:
@@ -288,6 +291,7 @@ class Resample(Set):
   """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
+    """Makes the edit. The docstring of the class describes the arguments."""
     super().__init__(jnp.roll(jnp.asarray(value), -1, axis=0), where)
 
   def new(self, value: Array) -> Array:

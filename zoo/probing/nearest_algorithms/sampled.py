@@ -24,10 +24,11 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.core.tables import format_table
 from zoo.estimators.baselines import Baseline, distinct
 from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate
+from zoo.measure.statistics import Estimate, estimate, plus_minus
 from zoo.probing.context import (
   effect_of_numbers,
   ignores_labels,
@@ -48,8 +49,13 @@ _NUM_SLOW_PROMPTS = 512  # a slow baseline gets so many prompts
 class Nearest:
   """An algorithm fitted to half of the prompts, and measured on the other half.
 
+  `sampled_algorithm` returns it, as the fields of a `SampledAlgorithm`.
+
   Attributes:
-    parameter: η, Γ or λ.
+    parameter: The step size η, the matrix Γ, or the penalty λ. A λ is searched from
+      10⁻⁸ to 10⁴ times the mean eigenvalue of XᵀX. A λ at an end of this range says
+      that least squares, or the prediction w_0·x_q, is at least as near as any ridge
+      regression.
     start: The start w_0, `[d]`. None if the predictions hardly determine it.
     distance: `|w_0 − w*|` from the prior mean w*. None without w_0, or for a task
       without a prior mean.
@@ -72,6 +78,8 @@ class Nearest:
 class SampledAlgorithm:
   """The algorithms nearest to a predictor, by mean squared difference.
 
+  `sampled_algorithm` returns it. It prints as a table.
+
   Attributes:
     num_prompts: The number of prompts, half of which are for the fits and the other
       half for the measurements.
@@ -90,6 +98,18 @@ class SampledAlgorithm:
   nearest_gd: Nearest
   nearest_gd_beta: Nearest
   nearest_ridge: Nearest
+
+  def __str__(self) -> str:
+    rows = [
+      [name, fitted, plus_minus(nearest.unexplained), plus_minus(nearest.risk)]
+      for name, fitted, nearest in (
+        ('gd', f'η = {self.nearest_gd.parameter:.4g}', self.nearest_gd),
+        ('gd_beta', 'Γ', self.nearest_gd_beta),
+        ('ridge', f'λ = {self.nearest_ridge.parameter:.4g}', self.nearest_ridge),
+      )
+    ]
+    rows.append(['this predictor', '', '', plus_minus(self.risk)])
+    return format_table(rows, ('nearest', 'fitted', 'unexplained', 'loss'))
 
 
 class _Samples(NamedTuple):
@@ -125,9 +145,10 @@ def sampled_algorithm(
 
   - Quantity: `unexplained`, E (f − g)² / E Var(f | x_q) for predictions f and those g
     of the nearest algorithm of a family, over prompts that it was not fitted to.
-  - Null: None for a model that ignores its context, or the labels of its context. A
-    model that uses labels a little may have any value from 0 on, since steps from a
-    large w_0 depend little on labels, too.
+  - Null: None for a model that ignores its context, or the labels of its context. Any
+    other model has a number, also a model that runs no such algorithm. With a share
+    above 1, the algorithm is farther from the model than the best function of the query
+    alone.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q).
 
@@ -150,8 +171,12 @@ def sampled_algorithm(
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
     >>> found = zoo.probing.sampled_algorithm(step, task, num_prompts=256)
-    >>> round(float(found.nearest_gd.parameter), 3)
-    0.5
+    >>> print(found)
+    nearest            fitted    unexplained           loss
+    gd                η = 0.5  0.000 ± 0.000  0.897 ± 0.369
+    gd_beta                 Γ  0.000 ± 0.000  0.897 ± 0.369
+    ridge           λ = 3.147  0.166 ± 0.100  0.730 ± 0.331
+    this predictor                            0.897 ± 0.369
   """
   check_numbers(task)
   d = task.num_features
