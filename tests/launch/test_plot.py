@@ -316,9 +316,9 @@ def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path
   write_table(tmp_path, {(1,): 5.0, (2,): 4.0, (4,): 3.0}, ['model.num_heads'])
   axes = plot_sweep(tmp_path)
   bars = [bar for of in bars_of(axes) for bar in of]
-  expected = [(risk - 0.76, risk + 0.76) for risk in (5.0, 4.0, 3.0)]
-  np.testing.assert_allclose(bars, expected)
-  assert axes.get_title() == 'one seed, bars: ± standard error on held-out prompts'
+  expected = [(risk - 1.96 * 0.76, risk + 1.96 * 0.76) for risk in (5.0, 4.0, 3.0)]
+  np.testing.assert_allclose(bars, expected, rtol=1e-4)  # 1.96 is rounded
+  assert axes.get_title() == 'one seed, bars: 95 % interval over held-out prompts'
 
 
 def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp_path):
@@ -328,12 +328,12 @@ def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp
   axes = plot_sweep(tmp_path)
   assert axes.get_title().split('\n') == [
     'mean of 2 seeds, bars: 95 % interval over seeds',
-    'without the standard error on held-out prompts, up to 0.76',
-    'one seed, bars: ± standard error on held-out prompts',
+    'without the error of held-out prompts, up to ± 1.5',
+    'one seed, bars: 95 % interval over held-out prompts',
     '1 point has diverged and is not shown',
   ]
   ((_, bar),) = bars_of(axes)
-  assert bar == pytest.approx((4 - 0.76, 4 + 0.76))
+  assert bar == pytest.approx((4 - 1.96 * 0.76, 4 + 1.96 * 0.76), rel=1e-4)
 
 
 def test_no_bar_of_a_line_hides_that_of_another(tmp_path):

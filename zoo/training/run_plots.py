@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
-from zoo.measure.statistics import interval
+from zoo.measure.statistics import half_of, interval
 from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
 from zoo.reports.plots import Panel, Series, plot_panel, series
 from zoo.reports.style import PALETTE, Ax, colours_of
@@ -220,8 +220,8 @@ def plot_sweep(
   """Draws the risk at the end of the points of a sweep, against one of its fields.
 
   Other fields have a line for each of their values, except for the seed. Several seeds
-  are drawn as a mean with its 95 % interval by Student's t. The bar of one seed is the
-  standard error on its held-out prompts. The risk is exact if it is for all points,
+  are drawn as a mean with its 95 % interval by Student's t. The bar of one seed is its
+  95 % interval over held-out prompts. The risk is exact if it is for all points,
   else it is that on held-out prompts.
 
   Args:
@@ -367,13 +367,16 @@ def _scale(numbers: Sequence[float]) -> str:
 
 
 def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
-  """Returns the mean over seeds and its 95 % interval; for one seed, its error."""
+  """Returns the mean over seeds and its 95 % interval.
+
+  With one seed, the interval is over the held-out prompts.
+  """
   if len(rows) > 1:
     estimate = interval([row[kind] for row in rows])
     return estimate.mean, estimate.low, estimate.high
   (row,) = rows
-  error = (kind == 'eval_risk' and row['eval_risk_stderr']) or 0.0
-  return row[kind], row[kind] - error, row[kind] + error
+  half = (kind == 'eval_risk' and half_of(row['eval_risk_stderr'])) or 0.0
+  return row[kind], row[kind] - half, row[kind] + half
 
 
 def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
@@ -384,14 +387,12 @@ def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
   if several:
     counts = '–'.join(map(str, dict.fromkeys((several[0], several[-1]))))
     said.append(f'mean of {counts} seeds, bars: 95 % interval over seeds')
-  errors = [row['eval_risk_stderr'] or 0.0 for rows in points for row in rows]
+  errors = [half_of(row['eval_risk_stderr']) or 0.0 for rows in points for row in rows]
   if several and sampled and max(errors):
-    said.append(
-      f'without the standard error on held-out prompts, up to {max(errors):.2g}'
-    )
+    said.append(f'without the error of held-out prompts, up to ± {max(errors):.2g}')
   if numbers[0] == 1:
     bars = (
-      'bars: ± standard error on held-out prompts'
+      'bars: 95 % interval over held-out prompts'
       if sampled
       else 'no bar: computed by a formula'
     )
