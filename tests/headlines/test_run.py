@@ -371,15 +371,6 @@ def test_every_headline_says_what_it_expects_and_why():
   assert f'not run here: {len(results)}' in report_page(results, About())
 
 
-def test_a_headline_of_one_seed_or_of_unequal_runs_says_so_first():
-  several = {'one_step', 'prior_mean', 'induction'}  # three equal seeds
-  several |= {'saddles', 'clusters', 'transience'}  # five
-  trained = headlines.HEADLINES.keys() - several - {'pool_lines'}
-  said = {headlines.HEADLINES[name].statement.split(':')[0] for name in trained}
-  assert said == {'One seed', 'Unequal runs'}
-  assert headlines.HEADLINES['state_tracking'].statement.startswith('Unequal runs: ')
-
-
 @pytest.mark.slow
 def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'studies' / 'headlines' / 'README.md').read_text()
