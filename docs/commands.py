@@ -5,6 +5,7 @@ python docs/commands.py
 
 import dataclasses
 import importlib
+import itertools
 import pathlib
 import re
 import sys
@@ -20,7 +21,7 @@ import launch.__main__ as start  # noqa: E402
 
 FLAGS = flags.FLAGS
 _SHARED = 'import', 'compilation_cache'
-_DRAWING = 'title', 'xlabel', 'ylabel', 'legend', 'size', 'style', 'format'
+_DRAWING = 'legend', 'size', 'style', 'title', 'xlabel', 'ylabel', 'format'
 _COLUMNS = '| flag | default | meaning | what it may be |\n|---|---|---|---|\n'
 
 _HEAD = """# The commands
@@ -28,13 +29,18 @@ _HEAD = """# The commands
 This page has every command with an example, and every flag with its default, for
 readers who look one up. [How to](how_to.md) begins with what you want to do.
 
-Start a command in the folder of the repository, as `python -m launch.NAME` with its
-flags. `python -m launch` lists the commands, and `python -m launch.NAME --help` prints
-the flags of one. Run the examples in the order of this page, since some need the
-result of an earlier one. An example takes seconds on a laptop, unless its section says
-more. The block below an example is the last line that it prints.
+Start a command as `python -m launch.NAME` with its flags. After the
+[install](start.md#install) with `pip install -e` this works in any folder. Paths in
+flags are relative to the current folder. The config files and checkpoints of the
+library, such as `configs/yq_lsa.py` and `checkpoints/yq_lsa`, are found from any
+folder. `python -m launch` lists the commands, and `python -m launch.NAME --help` prints
+the flags of one.
 
-`python docs/commands.py` writes this page from the flags themselves.
+Run the examples in the order of this page, since some need the result of an earlier
+one. An example takes seconds on a laptop, unless its section says more. The block below
+an example shows the last line that the command prints.
+
+This page is generated from the flags themselves, by `python docs/commands.py`.
 
 | command | use it to |
 |---|---|
@@ -49,7 +55,7 @@ _FLAGS_HEAD = """
 - `--flagfile=FILE` reads flags from a file that has one flag on each line.
 
 The column *default* of a table says what holds if the flag is not given. "–" means that
-the flag then has no effect.
+nothing happens unless you give the flag.
 
 All commands have these two flags:
 
@@ -57,14 +63,10 @@ All commands have these two flags:
 _DRAWING_HEAD = """
 ## Flags of commands that draw
 
-These flags change the look of pictures; [Plot](plot.md#make-a-figure-fit-a-paper) has
-examples.
-`--title`, `--xlabel` and `--ylabel` need a single picture. In `launch.probe` that is
-a report with one part, as with `--only=attention`. In `launch.strategies` they apply
-to the first picture.
-
-| flag | default | meaning | what it may be | commands |
-|---|---|---|---|---|
+These flags change the look of pictures. [Plot](plot.md#make-a-figure-fit-a-paper) has
+examples. `--title`, `--xlabel` and `--ylabel` need a single picture. A report of
+`launch.probe` has a single picture if it has one part, as with `--only=attention`. In
+`launch.strategies` these three flags apply to the first picture.
 """
 _EXITS = """
 ## Exit codes
@@ -87,9 +89,10 @@ lost. | Give the same command again in all processes. |
 | 143 | SIGTERM has stopped the command, as a scheduler does at the end of the time. \
 | Give the same command again. |
 
-Training saves its state before it ends with the code 130 or 143, and goes on from
-there. The section of a command says what else its code 1 can mean. [When something
-fails](scaling.md#when-something-fails) has the codes of a run of several processes.
+Training saves its state before it ends with the code 130 or 143. The same command then
+goes on from this state. The section of a command says what else its code 1 can mean.
+[When something fails](scaling.md#when-something-fails) has the codes of a run of
+several processes.
 """
 
 
@@ -117,8 +120,10 @@ folder of the run. If the workdir has an interrupted run of the same config, the
 command goes on with it.""",
     'python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/a',
     'all files are in runs/a',
-    """Each config file has the variants `smoke`, a short run, and `task=NAME`, another
-[task](tasks.md). Before the last line the command prints the loss of the model, and a
+    """Each config file has three variants: `smoke` is a short run, `task=NAME` takes
+another [task](tasks.md), and `paper` sets the learning rate of arXiv 2512.04268, which
+is meant for `lsa`, `multi_head_lsa`, `yq_lsa` and `ltb`. Variants are joined by commas.
+Before the last line the command prints the loss of the model, and a
 comparison with the baselines of the task on the same prompts. The workdir has the
 [checkpoints and the log](scaling.md#resume).
 Several processes can [train one run](scaling.md#train-on-several-machines).""",
@@ -127,13 +132,14 @@ Several processes can [train one run](scaling.md#train-on-several-machines).""",
     """Trains a config at many points: each combination of the values that you give
 to some fields. It writes a table of the results, `table.csv`.""",
     """python -m launch.sweep --config=configs/multi_head_lsa.py:smoke \\
-    --sweep=model.num_heads=1..3 --sweep=seed=0,1 --config.objective.name=exact \\
+    --sweep=model.num_heads=1..3 --sweep=seed=0..2 --config.objective.name=exact \\
     --workdir=runs/heads""",
     'the table is in runs/heads/table.csv',
     """Points that differ only in the seed, the learning rate or the initial scale are
-trained side by side in one program, which is faster. In most models so are points that
-differ in numbers of the task, such as the prior mean. The exit code is 1 if the loss of
-a point was not finite. [Sweep](sweep.md) has more examples.""",
+trained side by side in one program, which is faster than one program after the other.
+With most models, this also holds for points that differ in numbers of the task, such as
+the prior mean. The exit code is 1 if the loss of a point was not finite.
+[Sweep](sweep.md) has more examples.""",
   ),
   'plot': _Section(
     """Draws the loss of runs or sweeps, and writes the numbers of the picture as a
@@ -181,8 +187,9 @@ model, a task, an initial guess and a number of examples.""",
     'the report is runs/atlas/report.html',
     """The example takes one to two minutes, and the atlas without flags many hours. The
 same command with further
-models, tasks or guesses adds their cells to the folder. Further budgets train the
-cells on, if the smallest budget stays.""",
+models, tasks or guesses adds their cells to the folder. With further budgets the
+command continues the training of finished cells. In this case `--budgets` must still
+have the smallest budget of the earlier command.""",
   ),
   'results': _Section(
     """Draws the pictures and tables of the documentation again, from the CSV files
@@ -192,9 +199,9 @@ in `docs/results`.""",
     """With `--check` the exit code is 1 if a picture or a table would change.""",
   ),
   'headlines': _Section(
-    """Measures well-known results of the literature, which an implementation of
-in-context learning must reproduce ([results](../studies/headlines/README.md)). The
-arguments are the names of headlines; without names it measures all of them.""",
+    """Measures well-known numbers of the literature again
+([results](../studies/headlines/README.md)). The arguments are the names of headlines.
+Without names the command measures all of them.""",
     """python -m launch.headlines --list
 python -m launch.headlines one_step --out=runs/headlines""",
     'the report is runs/headlines/report.html',
@@ -239,9 +246,9 @@ python -m launch.aot --config=configs/yq_lsa.py --topology=v5e:2x2""",
 alone ([why it is fast](speed.md)).""",
     'python -m launch.benchmark --smoke --cases=lsa',
     '',
-    """Without flags it takes under two minutes on two cores. Use an idle machine
-for times; the ratios of the speeds also hold on a busy one, since the programs take
-turns.""",
+    """Without flags the command takes under two minutes on two cores. Use an idle
+machine to measure times. The ratios of the speeds also hold on a busy machine, since
+the programs take turns.""",
   ),
 }
 _NAMES = 'names, joined by commas'
@@ -318,10 +325,13 @@ def page() -> str:
   for name in start.COMMANDS:
     parts.append(_section(name, SECTIONS[name], found[name]))
   parts.append(_DRAWING_HEAD)
-  for key in _DRAWING:
-    having = [name for name in start.COMMANDS if key in found[name]]
-    row = _row(having[0], found[having[0]][key])
-    parts.append(f'{row} {", ".join(map(_link, having))} |\n')
+  for having, keys in itertools.groupby(
+    _DRAWING, lambda key: [name for name in start.COMMANDS if key in found[name]]
+  ):
+    *others, last = map(_link, having)
+    parts.append('\n' + _wrapped(f'{", ".join(others)} and {last} have these flags:'))
+    parts += ['\n\n', _COLUMNS]
+    parts += [_row(having[0], found[having[0]][key]) + '\n' for key in keys]
   return ''.join([*parts, _EXITS])
 
 

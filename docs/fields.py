@@ -23,20 +23,60 @@ Each section of the config has a table. Its columns are:
 - *default*: The value that a config has if neither its file nor a flag sets the field.
   Many files in `configs/` set other values. A field whose default is `None` may be set
   back to `None`.
-- *what it may be*: The range of other values.
-- *may change when a run goes on*: Whether the same command may have another value when
-  it continues a run that was interrupted or has ended ([resume](scaling.md#resume)).
-  *With more steps* means: only together with a larger `train.num_steps`.
+- *what it may be*: All values that are allowed, besides the default.
+- *may change in a resumed run*: Whether you may change the field when a run is
+  [resumed](scaling.md#resume). *With more steps* means that you may change it only
+  together with a larger `train.num_steps`.
 
-Two sections have more fields than stand here: `model` has the fields of each
-architecture, and `task` those of each task.
-[Fields of models and tasks](model_and_task_fields.md) lists them. Rules that concern
-several fields are in `validate` of
-[zoo/config/validation.py](../zoo/config/validation.py). `python docs/fields.py` writes
-this page from [zoo/config/fields.py](../zoo/config/fields.py).
+Two sections have more fields than are listed here: `model` has the fields of each
+architecture, and `task` has the fields of each task.
+[Fields of models and tasks](model_and_task_fields.md) lists these.
+[Some values exclude each other](#rules-between-fields).
+
+This page is generated from [zoo/config/fields.py](../zoo/config/fields.py), by
+`python docs/fields.py`.
+"""
+_RULES = """
+## Rules between fields
+
+A run is refused if its fields break one of these rules. The error message names a field
+and the rule. `zoo.training.validate(config)` checks the rules without a run.
+
+- **Batches.** `train.batch_size` must be a multiple of the number of devices of the
+  mesh axis `data` times `train.num_parts`.
+- **Objective.** On a task whose labels are numbers, `nll` needs a model that predicts a
+  distribution, and `sampled` needs a model that predicts a number alone. `exact` needs
+  linear regression, a model that theory covers, `train.num_parts = 1` and
+  `train.compute_dtype = 'float32'`.
+- **Labels.** `objective.labels = 'observed'` excludes the objective `exact`. With
+  `observed`, `nll` or `rows`, a task with noisy labels must be able to draw labels from
+  its targets. A task of your own then needs the method `sample_labels`.
+- **Positions.** `objective.positions = 'every'` and `objective.min_examples` exclude
+  each other. Each of them needs the objective `sampled` or `nll`, and a model that
+  predicts all examples in one pass. `min_examples` must be at most
+  `task.context_length`.
+- **Curriculum.** It needs the objective `sampled` or `nll`. The sizes of the first
+  stage must be at most the sizes of the task and the model. `curriculum.examples` needs
+  `objective.positions = 'every'`, `curriculum.features` needs a task that is a
+  `zoo.tasks.FunctionClass`, and `curriculum.loops` needs `model.num_trained_loops > 1`.
+  With a curriculum of your own, these three fields must be None.
+- **Schedule.** `optimizer.warmup_steps` must be at most `train.num_steps`. With `wsd`,
+  the warm-up and the decay together must be at most `train.num_steps`. With `constant`,
+  `optimizer.final_share` must be 0.
+- **Options of an optimizer.** `optimizer.beta1`, `beta2` and `weight_decay` are refused
+  by an optimizer that does not take them. `sgd` takes only `beta1`, `adam` takes
+  `beta1` and `beta2`, and `adamw`, `lion`, `muon` and `schedule_free` take all three.
+  Only these four take another value of `optimizer.decay` than `'hidden'`.
+- **Averages.** `schedule_free` needs `optimizer.schedule = 'constant'` and
+  `optimizer.ema_decay = None`.
+- **Weights.** Each pattern of `optimizer.decay` and `optimizer.scales` must match a
+  weight of the model. With `weight_decay` above 0, `decay` must name at least one
+  weight. `scales` must leave at least one weight to train.
+- **Mesh.** With `mesh.model` above 1, the sizes of the model that are split over this
+  axis must be multiples of it.
 """
 _COLUMNS = (
-  '| field | default | meaning | what it may be | may change when a run goes on |'
+  '| field | default | meaning | what it may be | may change in a resumed run |'
 )
 _MAY_CHANGE = {'never': 'no', 'always': 'yes', 'with more steps': 'with more steps'}
 
@@ -51,7 +91,7 @@ def page() -> str:
       lines += ['', title, '', _COLUMNS, '|---' * 5 + '|']
     lines.append(_row(name, field))
     last = section
-  return '\n'.join(lines) + '\n'
+  return '\n'.join(lines) + '\n' + _RULES
 
 
 def _row(name: str, field: Field) -> str:

@@ -8,27 +8,51 @@ import tomllib
 from typing import Any
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
+# The title and the meaning of each status of the register, in the order of the page.
 STATUSES = {
-  'proved': 'The page, or a source that it names, has a proof. A test compares the '
-  'result with an independent computation.',
-  'certified numerically': 'There is a proof, and its last step is a computation in '
-  'floating point, whose rounding errors are not bounded.',
-  'searched': 'This is the lowest value that a search found. Weights with this value '
-  'are known. Nothing shows that there is no lower value.',
-  'conjectured': 'The statement agrees with all that was computed. There is no proof.',
-  'one run': 'The statement was measured, with the settings and seeds of the page. '
-  'Other settings or seeds may give something else.',
+  'proved': (
+    'Proved',
+    'The page has a proof, or a number follows from a proof by computing in fractions. '
+    'The test compares the result with an independent computation.',
+  ),
+  'certified numerically': (
+    'Certified',
+    'The page has a proof whose last step is a computation in floating point. The '
+    'rounding errors of this step are not bounded.',
+  ),
+  'searched': (
+    'Searched',
+    'This is the lowest value that a search found, and weights with this value are '
+    'known. A lower value may exist.',
+  ),
+  'conjectured': (
+    'Conjectured',
+    'The statement has a derivation that is not a proof, and it agrees with all that '
+    'was computed.',
+  ),
+  'measured': (
+    'Measured',
+    'The number was measured on models, with the settings of the page and with the '
+    'seeds in brackets. Other settings or seeds may give something else.',
+  ),
 }
 _HEAD = """# How sure are we?
 
-This page lists what the documents claim, by how well each claim is known: proved,
-certified numerically, searched, conjectured, or seen in one run. It is for readers who
-want to rely on a claim. Each claim is followed by the page that explains it, the code
-that computes it, and the test that checks it.
+This page sorts claims of the documents by how well each of them is known: *proved*,
+*certified*, *searched*, *conjectured* or *measured*. It is for readers who want to rely
+on a claim. The page [Results](results.md) has the same five words in its column
+"status". Each claim is followed by the page that explains it, the code that computes
+it, and the test that checks it, as far as there are any. A proof or a derivation that
+stands in a paper, and not on the page, is named, too.
 
-A test of the repository finds the words *proved*, *exact*, *infimum*, *optimum* and
-*optimal* wherever they are used, and holds them against a list,
-[register.toml](register.toml). `python docs/how_sure.py` writes this page from it."""
+The list is complete for one kind of claim alone. A test of the repository finds the
+words *proved*, *exact*, *infimum*, *optimum* and *optimal* in documents, labels and
+docstrings, and each use must belong to a statement or a phrase of
+[register.toml](register.toml). Of what was measured, this page has the main results.
+All others stand on the pages of the studies, such as the [headlines](headlines.md), the
+[atlas](atlas.md) and [the paper](paper.md).
+
+`python docs/how_sure.py` writes this page from register.toml."""
 
 
 def register() -> dict[str, list[dict[str, Any]]]:
@@ -40,18 +64,21 @@ def page() -> str:
   """Returns the page, in Markdown."""
   parts = [_HEAD]
   statements = register()['statement']
-  for status, meaning in STATUSES.items():
+  for status, (title, meaning) in STATUSES.items():
     chosen = [statement for statement in statements if statement['status'] == status]
-    parts += ['', f'## {status.capitalize()}', '', meaning, '']
+    parts += ['', f'## {title}', '', meaning, '']
     parts += [f'- {statement["says"]} {_where(statement)}' for statement in chosen]
   return '\n'.join(parts) + '\n'
 
 
 def _where(statement: dict[str, Any]) -> str:
-  """Returns the page, the code and the test of a statement, in brackets."""
+  """Returns the page, the seeds, the code and more of a statement, in brackets."""
   name = statement['page'].partition('.md')[0]
   name = name.removeprefix('../studies/').removesuffix('/README').replace('_', ' ')
   places = [f'page: [{name}]({statement["page"]})']
+  places += [
+    f'{key}: {statement[key]}' for key in ('seeds', 'source') if key in statement
+  ]
   places += [
     f'{key}: `{statement[key]}`' for key in ('code', 'test') if key in statement
   ]

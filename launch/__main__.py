@@ -16,7 +16,7 @@ COMMANDS = {
   'paper': 'reproduce the figures and claims of the paper',
   'atlas': 'train many architectures on many tasks, and compare them',
   'results': 'draw the pictures of the documents from the results that are kept',
-  'headlines': 'measure the numbers that an implementation must reproduce',
+  'headlines': 'measure well-known numbers of the literature again',
   'tabular': 'compare a model with methods of scikit-learn on a table',
   'llm': 'ask a language model for labels',
   'catalog': 'list models, tasks, configs and checkpoints',

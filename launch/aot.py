@@ -4,11 +4,11 @@
   python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
   python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
 
-This command trains nothing and needs no TPU, only pip install 'icl-zoo[tpu]'. It
-reports the memory of a training step on each chip and the traffic between chips. With
---topology=auto it finds the smallest listed slice on which training fits; with
---topology=all it tries all listed slices, up to 256 chips. The exit code is 1 if
-training does not fit.
+This command trains nothing, and needs no TPU. It needs the extra `tpu`, which
+`pip install -c constraints.txt -e '.[tpu]'` installs. It reports the memory of a
+training step on each chip and the traffic between chips. With --topology=auto it finds
+the smallest listed slice on which training fits. With --topology=all it tries all
+listed slices, up to 256 chips. The exit code is 1 if training does not fit.
 """
 
 import json

@@ -112,8 +112,9 @@ class Drawing:
       _Legend(),
       'legend',
       None,
-      'Place of the legend: outside of the panels for `above`, `below` and `right`, '
-      'else inside of the first panel. Default: that of each picture.',
+      'Place of the legend. `above`, `below` and `right` put it outside the panels, '
+      'and `none` leaves it out. All other values put it inside the first panel. '
+      'Default: that of each picture.',
     )
     self._size = flags.DEFINE(
       _Size(),

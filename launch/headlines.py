@@ -1,11 +1,11 @@
-"""Measures known results of in-context learning, to check an implementation.
+"""Measures well-known numbers of in-context learning again.
 
   python -m launch.headlines                    # about three hours on two cores
   python -m launch.headlines --list             # the names, and minutes of each
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
-A headline is a statement with a number that training must reproduce. Without names the
-command measures all of them.
+A headline is a well-known result of the literature, with a number that is measured
+again. Without names the command measures all of them.
 
 Rerun the same command to resume after an interruption. Rerun it with other names to add
 them to the report. Each call measures the numbers anew, but trains a finished run again

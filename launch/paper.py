@@ -30,8 +30,8 @@ flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
   'figures',
   None,
-  'Figures to reproduce: `1`, `2`, `3`, `4` and `5` are those of the paper; `context` '
-  'and `covariance` are further ones. Default: all.',
+  'Figures to reproduce: `1`, `2`, `3`, `4` and `5` are figures of the paper. '
+  '`context` and `covariance` are figures that the paper does not have. Default: all.',
 )
 _SEEDS = flags.DEFINE_integer(
   'seeds', 3, 'Number of runs of each point, with the seeds 0, 1, …', lower_bound=1

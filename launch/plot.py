@@ -6,8 +6,8 @@ python -m launch.plot --workdir=runs/a --against=examples   # with the task's ba
 python -m launch.plot --workdir=runs/a --loss=training --against=operations
 python -m launch.plot --workdir=runs/a --metric=norm/weights   # a metric of your own
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
-python -m launch.plot --workdir=runs/heads --x=task.prior_mean
-python -m launch.plot --workdir=runs/heads --against=examples --baselines=bayes,ridge
+python -m launch.plot --workdir=runs/mixers --x=model.mixer
+python -m launch.plot --workdir=runs/mixers --against=examples --baselines=bayes,ridge
 python -m launch.plot --workdir=runs/a --size=column --legend=right --out=risk.pdf
 python -m launch.plot --csv=runs/a/risk.csv --title=Risk --out=risk.pdf   # redraws it
 
@@ -47,9 +47,10 @@ _AGAINST = flags.DEFINE_enum(
 _X = flags.DEFINE_string(
   'x',
   None,
-  'Horizontal axis of a sweep: one of its fields except the seed. Default: the numeric '
-  'field with the most values, if it has three or more, or else the field with the '
-  'most values.',
+  'Horizontal axis of a sweep: one of its fields except the seed. Without this flag, '
+  'the axis is the numeric field with the most values. If that field has fewer than '
+  'three values, the axis is the field with the most values, numeric or not. Default: '
+  'chosen by the numbers of values.',
 )
 _BASELINES = flags.DEFINE_list(
   'baselines',

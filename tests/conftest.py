@@ -86,9 +86,10 @@ def compile_fast() -> None:
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves the tests out that --slow or --full asks for, unless a test is named.
+  """Leaves out tests marked slow without --slow, and tests marked full without --full.
 
-  They have 20 minutes each, since machines differ, where they do not say otherwise.
+  If the command names a test with `::`, all tests that it selects run. A slow test may
+  take 20 minutes, since machines differ, unless it has a limit of its own.
   """
   for item in items:
     if item.get_closest_marker('slow') and not item.get_closest_marker('timeout'):

@@ -15,7 +15,7 @@ from PIL import Image
 def digits() -> tuple[np.ndarray, np.ndarray]:
   """1797 images of 8 × 8 pixels from 0 to 240, and their labels."""
   datasets = pytest.importorskip(
-    'sklearn.datasets', reason="needs 'icl-zoo[baselines]'"
+    'sklearn.datasets', reason="needs the extra 'baselines'"
   )
   data = datasets.load_digits()
   return (15 * data.images).astype(np.uint8), data.target

@@ -218,7 +218,7 @@ def test_a_mistake_is_one_line(cache):
 
 def test_without_libtpu_the_extra_is_named(monkeypatch, unchecked):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  with refuses("pip install 'icl-zoo[tpu]'"):
+  with refuses("pip install -c constraints.txt -e '.[tpu]'"):
     slices.report(small_config(), 'v5e:4x8')
 
 

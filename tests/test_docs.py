@@ -255,7 +255,7 @@ def test_the_code_on_probing_prints_what_it_says(
 ):
   text = (ROOT / 'docs' / 'probing.md').read_text()
   blocks = re.findall(r'```python\n(.*?)```(?:\n\n```\n(.*?)```)?', text, re.DOTALL)
-  assert len(blocks) == 5
+  assert len(blocks) == 7
   monkeypatch.chdir(tmp_path)
   for code, said in blocks:
     exec(compile(code, 'probing.md', 'exec'), {})
@@ -341,15 +341,17 @@ def assert_same_but_for_rounding(page: str, expected: str) -> None:
     assert abs(float(left) - float(right)) < 1.5 * 10.0**-digits
 
 
+_OWN_CLASSES = 'models_and_tasks', 'tasks_of_your_own'
+
+
 @pytest.fixture
 def outside(tmp_path):
-  """A folder with the files of docs/models_and_tasks.md."""
-  text = (ROOT / 'docs' / 'models_and_tasks.md').read_text()
-  files = re.findall(r'`(\w+\.py)`\n\n```python\n(.*?)```', text, re.DOTALL)
-  names = 'softmax_attention.py', 'softmax_config.py', 'my_tasks.py'
+  """A folder with the files of the pages on a model and a task of one's own."""
+  files = [file for page in _OWN_CLASSES for file in files_of(page)]
+  names = 'softmax_attention', 'softmax_config', 'my_tasks'
   assert tuple(name for name, _ in files) == names
   for name, code in files:
-    (tmp_path / name).write_text(code)
+    (tmp_path / f'{name}.py').write_text(code)
   return tmp_path
 
 
@@ -383,7 +385,7 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
 
 
 @pytest.mark.slow
-def test_a_task_outside_the_package_trains_and_is_checked(outside, cache):
+def test_a_task_outside_the_package_trains(outside, cache):
   arguments = (
     '--import=my_tasks',
     '--config=configs/yq_lsa.py:smoke,task=projected_sine',
@@ -391,9 +393,16 @@ def test_a_task_outside_the_package_trains_and_is_checked(outside, cache):
   answer = launch(*arguments, cache=cache, cwd=outside)
   assert answer.returncode == 0, answer.stderr
   assert 'nearest_neighbours' in answer.stdout
-  text = (ROOT / 'docs' / 'models_and_tasks.md').read_text()
-  (code,) = re.findall(r'```python\n(import zoo, my_tasks.*?)```', text, re.DOTALL)
-  (outside / 'check.py').write_text(code)
-  words = [sys.executable, 'check.py']
-  done = run(words, cache, outside, PYTHONPATH=f'{ROOT}:{outside}')
-  assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('page', _OWN_CLASSES)
+def test_programs_of_the_pages_on_own_classes_print_what_they_say(page, outside, cache):
+  blocks = blocks_of(page)
+  assert len(blocks) == 2
+  for code, said in blocks:
+    (outside / 'program.py').write_text(code)
+    words = [sys.executable, 'program.py']
+    done = run(words, cache, outside, PYTHONPATH=f'{ROOT}:{outside}')
+    assert done.returncode == 0, done.stderr
+    assert_same_but_for_rounding(done.stdout, said)

@@ -40,8 +40,9 @@ def test_without_the_extras_one_line_says_how_to_get_them():
   of_llm, of_sklearn = done.stdout.splitlines()
   name, _, rest = of_llm.partition(' ')
   assert name in ('torch', 'transformers', 'gguf')
-  assert rest == "is not installed; language models need pip install 'icl-zoo[llm]'"
+  command = 'pip install -c constraints.txt -e'
+  assert rest == f"is not installed; language models need {command} '.[llm]'"
   assert of_sklearn == (
     'scikit-learn is not installed; zoo.Regressor and zoo.Classifier need '
-    "pip install 'icl-zoo[baselines]'"
+    f"{command} '.[baselines]'"
   )

@@ -114,7 +114,7 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
   """The site, built by the command of CONTRIBUTING.md with another folder."""
-  pytest.importorskip('myst_nb', reason="the site needs pip install 'icl-zoo[docs]'")
+  pytest.importorskip('myst_nb', reason="the site needs pip install -e '.[docs]'")
   text = (ROOT / 'CONTRIBUTING.md').read_text()
   (command,) = re.findall(r'^(sphinx-build .*?)(?:  #.*)?$', text, re.MULTILINE)
   _, *arguments, _ = shlex.split(command)
@@ -178,7 +178,7 @@ def complaints(events):
 @pytest.fixture(scope='module')
 def reference():
   """The functions of docs/ that write the reference."""
-  pytest.importorskip('sphinx', reason="the site needs pip install 'icl-zoo[docs]'")
+  pytest.importorskip('sphinx', reason="the site needs pip install -e '.[docs]'")
   return types.SimpleNamespace(**runpy.run_path(str(DOCS / 'site_reference.py')))
 
 

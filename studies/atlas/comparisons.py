@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from studies.atlas.results import (
   LEAST_SHARE,
@@ -83,6 +84,34 @@ def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
     Difference(*pair, float(log[model].mean() - log[REFERENCE].mean()), p_value)
     for pair, (log, model), p_value in zip(pairs, of_pairs, p_values, strict=True)
   ]
+
+
+def share_difference(rows: Sequence[AtlasRow], difference: Difference) -> Interval:
+  """Returns the share of a model minus that of softmax attention, with its interval.
+
+  This is the plain interval of Welch's t-test of the two mean shares. In contrast to
+  `Difference.p_value` it has the variances of the two models themselves, and it is not
+  corrected for the number of comparisons.
+
+  Args:
+    rows: The rows of the atlas.
+    difference: The two rows that are compared, from `differences`.
+
+  Returns:
+    The difference of the means with its 95 % interval, whose ends are NaN if one of the
+    models has a single seed.
+  """
+  share = scale_of(rows, difference.row.prompts).share
+  own, reference = (
+    [share(loss) for loss in row.losses]
+    for row in (difference.row, difference.reference)
+  )
+  mean = float(np.mean(own) - np.mean(reference))
+  if min(len(own), len(reference)) < 2:
+    return Interval(mean, math.nan, math.nan)
+  test = stats.ttest_ind(own, reference, equal_var=False)
+  low, high = test.confidence_interval(0.95)
+  return Interval(mean, float(low), float(high))
 
 
 def _is_finite(row: AtlasRow) -> bool:

@@ -1,11 +1,13 @@
 """The report of an atlas: pictures first, then the cells."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 
-from studies.atlas.comparisons import Difference, differences
+from studies.atlas.comparisons import Difference, differences, share_difference
 from studies.atlas.pictures import draw
 from studies.atlas.results import (
+  LIKE_BAYES,
   LOWEST,
   TRAINED,
   AtlasRow,
@@ -74,16 +76,19 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
     figures[name] = reports.CaptionedFigure(title, caption, [picture])
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
-    'prompts of its own. Differences from softmax attention are by Welch’s t-test of '
-    'the logarithms of shares, with at least the mean variance of the task; those of '
-    'guesses are paired; p values are by Holm over each table. '
+    'prompts of its own. Whether a model differs from softmax attention is decided by '
+    'Welch’s t-test of the logarithms of shares. In this test the variance over seeds '
+    'is at least the mean variance of the task, and Holm’s method corrects for all '
+    'models and tasks. The differences of shares themselves have plain Welch intervals '
+    'without a correction. Effects of guesses are paired by seed, and Holm’s method '
+    'corrects their p values. '
     f'The command: {command}'
   )
   cells = reports.Section(
     'Cells',
     text,
     {'atlas.csv': 'atlas.csv'},
-    tables=[table for table in (beside_softmax(rows), *tables(rows)) if table.rows],
+    tables=[table for table in _tables_of(rows) if table.rows],
   )
   page = reports.render(
     'Atlas of architectures and tasks',
@@ -91,6 +96,13 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
     [reports.Section('Pictures', figures=figures), cells],
   )
   write_atomically(out / 'report.html', page)
+
+
+def _tables_of(rows: Sequence[AtlasRow]) -> list[Table]:
+  """Returns all tables of the report."""
+  names = dict.fromkeys(difference.row.task for difference in differences(rows))
+  by_task = [shares_beside_softmax(rows, task) for task in names]
+  return [beside_softmax(rows), *by_task, *tables(rows)]
 
 
 def summary(rows: Sequence[AtlasRow]) -> str:
@@ -116,7 +128,8 @@ def summary(rows: Sequence[AtlasRow]) -> str:
     f'{len(trained)} cells are trained: {len(trained) - capped} with {budgets} '
     f'operations for each seed, {capped} with fewer (they reach the limit of steps)'
     f'{more}. All of it took {hours:.1f} hours of a core. {like_bayes} of the trained '
-    f'cells reach Bayes. {theory} cells have a value of theory in place of a trained '
+    f'cells reach Bayes: the 95 % interval over seeds ends below a share of '
+    f'{LIKE_BAYES:g}. {theory} cells have a value of theory in place of a trained '
     f'loss, and {len(cells) - len(trained) - theory} have no loss.'
   )
 
@@ -124,8 +137,8 @@ def summary(rows: Sequence[AtlasRow]) -> str:
 def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
   """Returns a table of the models that differ from softmax attention, by task.
 
-  Each name is followed by its share as `LossScale.share` gives it, and the last column
-  counts the models for which no difference was seen.
+  Each name is followed by its share as `LossScale.share` gives it. The last column
+  counts the models that were not seen to differ (`Difference.word`).
 
   Returns:
     A table with a row for each task and context length.
@@ -148,5 +161,52 @@ def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
     alike = sum(other.word == 'not seen to differ' for other in of)
     softmax = share_in_words(share(of[0].reference.loss.mean))
     lines.append([task, softmax, names['lower'], names['higher'], str(alike)])
-  header = 'task', 'softmax', 'lower', 'higher', 'no difference seen'
+  header = 'task', 'softmax', 'lower', 'higher', 'not seen to differ'
   return Table(lines, header, 'shares not learned, beside that of softmax attention')
+
+
+def shares_beside_softmax(rows: Sequence[AtlasRow], task: str) -> Table:
+  """Returns a table of the shares of all trained models on one task, lowest first.
+
+  Each model has its mean share ± half of its 95 % t interval over seeds, the difference
+  from softmax attention with a 95 % interval that is not corrected (see
+  `share_difference`), and the verdict after Holm's correction (`Difference.word`).
+
+  Args:
+    rows: The rows of the atlas.
+    task: The name of a task of the atlas.
+
+  Returns:
+    A table with a row for each model; of a task with several context lengths it has a
+    row for each model and length.
+  """
+  found = [one for one in differences(rows) if one.row.task == task]
+  lines = {one.row.cell: [one.row.model, *_beside(rows, one)] for one in found}
+  for one in found:
+    lines[one.reference.cell] = [
+      one.reference.model,
+      _share(rows, one.reference),
+      '',
+      '',
+    ]
+  losses = {one.row.cell: one.row.loss.mean for one in found}
+  losses |= {one.reference.cell: one.reference.loss.mean for one in found}
+  shown = [lines[cell] for cell in sorted(lines, key=lambda cell: losses[cell])]
+  header = ('model', 'share, ± 95 %', 'minus softmax, 95 % uncorrected', 'after Holm')
+  return Table(shown, header, f'shares not learned on {task}')
+
+
+def _beside(rows: Sequence[AtlasRow], difference: Difference) -> list[str]:
+  """Returns the share of a model, its difference from softmax, and the verdict."""
+  mean, low, high = share_difference(rows, difference)
+  gap = f'{mean:+.3f}'
+  if not math.isnan(low):
+    gap += f' ({low:+.3f} to {high:+.3f})'
+  return [_share(rows, difference.row), gap.replace('-', '−'), difference.word]
+
+
+def _share(rows: Sequence[AtlasRow], row: AtlasRow) -> str:
+  """Returns the mean share of a row ± half of its interval; one seed has none."""
+  share = scale_of(rows, row.prompts).share
+  mean, high = share(row.loss.mean), share(row.loss.high)
+  return f'{mean:.3f} ± {high - mean:.3f}' if math.isfinite(high) else f'{mean:.3f}'

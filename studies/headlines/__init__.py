@@ -56,7 +56,7 @@ _FILES = (
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 
 _ABOUT = About(
-  'Numbers that in-context learning must reproduce',
+  'Well-known numbers of in-context learning, measured again',
   'Results of the literature, measured again by ICL Zoo, with the ranges in which they '
   'were expected before this measurement. studies/headlines/README.md says what each '
   'number is, how strong each test is, and why some fail; SETTINGS.md beside it lists '

@@ -87,7 +87,7 @@ def _between(lower: float, trained: float) -> Expected:
 HEADLINE = Study(
   name='deep_linear',
   statement=(
-    'One seed: L trained layers of linear attention have the risks of Ahn et al.'
+    'One seed: L trained layers have at most the risks of an independent training.'
   ),
   setting=(
     'Linear regression, d = 5, C = 20, weights and features ~ N(0, I); L = 1 … 4 '

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from studies import atlas
-from studies.atlas import comparisons
+from studies.atlas import comparisons, results
 from tests.launch.processes import ROOT
 
 
@@ -28,12 +28,9 @@ def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   low, high = (f'{100 * end:.1f}' for end in tokens[1:])
   in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %)'
   ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
-  for path in 'studies/atlas/README.md', 'docs/register.toml':
+  for path in 'studies/atlas/README.md', 'docs/register.toml', 'README.md':
     for said in *in_tokens, f'{_percent(outside.mean, 1)} % {ends}':
       assert said in _text(path), (path, said)
-  in_tokens = f'{_percent(tokens.mean, 1)} % (95 % interval {low} to {high} %)'
-  for said in in_tokens, f'{_percent(outside.mean, 1)} % {ends}':
-    assert said in _text('README.md'), said
 
 
 def test_what_is_said_of_a_guess_outside_the_model(effects):
@@ -50,7 +47,8 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   assert f'(p = {p_value:.3f} by a sign test)' in page
   median = abs(100 * np.median(means))
   assert f'median {median:.0f} %' in page
-  said = f'lowers the loss of {less} of the {len(means)} (median {median:.0f} %'
+  said = f'lowers the loss of {less} of the {len(means)} architectures (median'
+  said += f' {median:.0f} %)'
   assert said in readme
   assert [model for model, effect in shares.items() if effect.p_value < 0.05] == [
     'softmax',
@@ -87,3 +85,47 @@ def test_how_many_are_below_one_step_without_a_guess(effects):
   assert (len(zero), surely, in_the_mean) == (18, 10, 3)
   said = 'ten of 18 are below 2.7273 with their whole interval, three more only in'
   assert said in _text('studies/atlas/README.md')
+
+
+def test_the_table_of_linear_regression_is_that_of_the_kept_rows():
+  rows = atlas.from_csv((ROOT / 'docs/results/atlas.csv').read_text(), 'atlas.csv')
+  page = (ROOT / 'studies/atlas/README.md').read_text()
+  table = atlas.shares_beside_softmax(rows, 'linear')
+  assert f'\n{table.markdown()}\n' in page
+  found = comparisons.differences(rows)
+  assert f'for all {len(found)} comparisons' in ' '.join(page.split())
+  linear = [one for one in found if one.row.task == 'linear']
+  intervals = [comparisons.share_difference(rows, one) for one in linear]
+  apart = [
+    one.row.model
+    for one, (_, low, high) in zip(linear, intervals, strict=True)
+    if low * high > 0 and one.word == 'not seen to differ'
+  ]
+  alike = sum(one.word == 'not seen to differ' for one in linear)
+  assert (len(linear), alike, len(apart)) == (18, 16, 9)
+  assert {*apart} == {
+    *('kda', 'deep_set', 'delta', 'mlp_mixer', 'set'),
+    *('lstm', 'deep_lsa', 'mamba2', 'looped'),
+  }
+  (mamba2,) = [
+    interval
+    for one, interval in zip(linear, intervals, strict=True)
+    if one.row.model == 'mamba2'
+  ]
+  mean, low, high = (f'{number:.3f}' for number in mamba2)
+  said = f'leaves {mean} more than softmax attention, with an uncorrected 95 % interval'
+  assert f'{said} from {low} to {high}' in _text('studies/atlas/README.md')
+
+
+def test_the_models_are_counted_as_the_page_says():
+  rows = atlas.from_csv((ROOT / 'docs/results/atlas.csv').read_text(), 'atlas.csv')
+  trained: dict[str, set[str]] = {}
+  for row in results.at_budget(rows):
+    if row.known == results.TRAINED:
+      trained.setdefault(row.task, set()).add(row.model)
+  layers = {'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'}
+  assert len(trained['tree']) == 23
+  assert layers < trained['tree']
+  for task, models in trained.items():
+    assert models | layers == trained['tree'], task
+    assert task == 'tree' or not models & layers, task

@@ -306,3 +306,33 @@ def test_all_pictures_are_drawn():
   assert points.tolist() == [[4, 4], [8, 4]]
   pooled = drawn['atlas_guesses'].axes[0].get_yticklabels()[0]
   assert pooled.get_text() == 'other models (mean)'
+
+
+def test_shares_beside_softmax_have_plain_welch_intervals():
+  rows = [
+    make_row('zero', [9.0], '', known=results.EXACT),
+    make_row('softmax', [1.0, 1.1, 0.9], budget=1e9),
+    make_row('gla', [0.2, 0.1, 0.6], budget=1e9),
+    make_row('ttt', [4.5], budget=1e9),
+  ]
+  gla, ttt = comparisons.differences(rows)
+  welch: Any = stats.ttest_ind(
+    np.divide(gla.row.losses, 9), np.divide(gla.reference.losses, 9), equal_var=False
+  )
+  mean, low, high = comparisons.share_difference(rows, gla)
+  assert mean == pytest.approx(-0.7 / 9)
+  assert (low, high) == pytest.approx(tuple(welch.confidence_interval()))
+  # A single seed has no interval, and cannot be tested.
+  mean, low, high = comparisons.share_difference(rows, ttt)
+  assert (mean, math.isnan(low), math.isnan(high)) == (
+    pytest.approx(0.39, abs=0.002),
+    True,
+    True,
+  )
+  # Half of the interval of 0.9, 1 and 1.1 is 4.302653 × 0.1 / √3.
+  half = 4.302653 * 0.1 / 3**0.5 / 9
+  assert atlas.shares_beside_softmax(rows, 'prior').rows[1:] == [
+    ['softmax', f'0.111 ± {half:.3f}', '', ''],
+    ['ttt', '0.500', '+0.389', ''],
+  ]
+  assert not atlas.shares_beside_softmax(rows, 'linear').rows

@@ -171,9 +171,9 @@ def test_weights_of_another_precision_are_not_converted(steps_123):
     checkpoints.load(3, {**ABSTRACT, 'model': {'w': half}})
 
 
-def test_a_bucket_of_version_0_1_0_is_refused(tmp_path):
+def test_a_bucket_of_an_earlier_commit_is_refused(tmp_path):
   (tmp_path / 'checkpoints' / f'8-{16 * "0"}').mkdir(parents=True)
-  with refuses('written into a bucket by ICL Zoo 0.1.0'):
+  with refuses('written into a bucket by an earlier commit'):
     Checkpoints(tmp_path, 5, METADATA)
 
 

@@ -507,6 +507,17 @@ def test_the_page_has_the_words_of_each_message_as_its_heading():
   assert {*_LINES, *_CALLS} == _MESSAGES.keys() - commands
 
 
+def test_the_index_of_the_page_has_each_heading_in_alphabetical_order():
+  text = _PAGE.read_text(encoding='utf-8')
+  listed = re.findall(r'\[`([^`]+)`\]\(#([^)]*)\)', text.partition('\n### ')[0])
+  names = [name for name, _ in listed]
+  assert {*names} == _MESSAGES.keys()
+  assert len(names) == len(_MESSAGES)
+  assert names == sorted(names, key=lambda name: re.sub(r'[^a-z\d ]', '', name.lower()))
+  for name, anchor in listed:
+    assert anchor == re.sub(r'[^\w\- ]', '', name.lower()).replace(' ', '-')
+
+
 def _as_pattern(message: str) -> str:
   """The pattern of what is quoted; … stands for any text."""
   return '.*'.join(map(re.escape, message.split('…')))

@@ -221,5 +221,6 @@ def test_without_the_extra_a_bucket_is_refused_in_one_line(call, folder, monkeyp
   answer = call(*_SMOKE.split(), f'--workdir={_URL}')
   assert answer.code == 2
   assert answer.err == (
-    "error: gcsfs is not installed; gs:// needs pip install 'icl-zoo[gcs]'\n"
+    'error: gcsfs is not installed; gs:// needs pip install -c constraints.txt '
+    "-e '.[gcs]'\n"
   )

@@ -109,5 +109,5 @@ def test_without_scikit_learn_one_line_says_how_to_get_it(monkeypatch):
   assert list(task.baselines())[:2] == ['boosting', 'greedy_tree']
   prompt = _few().prefix(2)
   for name in 'boosting', 'greedy_tree':
-    with refuses('scikit-learn is not installed', "pip install 'icl-zoo[baselines]'"):
+    with refuses('scikit-learn is not installed', "-e '.[baselines]'"):
       task.baselines()[name](prompt)

@@ -254,6 +254,7 @@ def test_without_the_extra_one_line_names_it(data_dir, monkeypatch):
   for module in ('tensorflow_datasets', 'tensorflow_datasets.core'):
     monkeypatch.setitem(sys.modules, module, None)
   with refuses(
-    "tensorflow_datasets is not installed; images need pip install 'icl-zoo[data]'"
+    'tensorflow_datasets is not installed; images need pip install '
+    "-c constraints.txt -e '.[data]'"
   ):
     _task(data_dir)

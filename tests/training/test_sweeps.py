@@ -260,7 +260,7 @@ def test_the_table_has_means_over_seeds_with_students_intervals():
   *_, three, _, _, _ = sweeps.format_table(rows, fields).split('\n')
   assert three.split()[:4] == ['3', '3', '4.0000', '2.4841']  # t = 4.3027, error 1/√3
   assert 'seed' in header
-  assert note.startswith('Intervals are over seeds. All seeds are measured on the same')
+  assert note.startswith('Intervals are over seeds. All seeds share the held-out')
 
 
 def _sampled(field, risks):

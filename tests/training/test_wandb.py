@@ -356,5 +356,6 @@ def test_without_the_extra_one_line_says_how_to_get_it():
     check=True,
   )
   assert done.stdout.strip() == (
-    "wandb is not installed; zoo.WandbWriter needs pip install 'icl-zoo[wandb]'"
+    'wandb is not installed; zoo.WandbWriter needs pip install -c constraints.txt '
+    "-e '.[wandb]'"
   )

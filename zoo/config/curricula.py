@@ -49,7 +49,7 @@ class Stage(NamedTuple):
 
 GROWING = 'growing'
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # A stage has at least these.
-_MOST_STAGES = 1000  # This is the most stages of a user's curriculum that are checked.
+_MOST_CHECKED_STAGES = 1000
 
 
 def has_curriculum(config: Config) -> bool:
@@ -163,7 +163,7 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
 def _check_least(config: Config) -> None:
   """Raises UserError if a stage has no loss, at some of the steps."""
   section, last = config.curriculum, config.train.num_steps - 1
-  steps = np.unique(np.linspace(0, last, _MOST_STAGES).astype(np.int32))
+  steps = np.unique(np.linspace(0, last, _MOST_CHECKED_STAGES).astype(np.int32))
   of_step = jax.jit(jax.vmap(lambda step: stage_at(section, step)))
   for field, numbers in jax.device_get(of_step(steps))._asdict().items():
     if numbers is not None and (few := numbers < _LEAST[field]).any():

@@ -238,8 +238,8 @@ FIELDS: dict[str, Field] = {
     ByClass('the name of a model', str),
     'Name of the model. The other fields of the section `model` are the arguments of '
     'its constructor, which checks them. The numbers of features, examples and outputs '
-    'come from the task. The default `none` is no model: each file of `configs/` and '
-    '`zoo.default_config` set a name.',
+    'come from the task. The default `none` stands for a missing name. Each file of '
+    '`configs/` sets a name, and so does `zoo.default_config`.',
   ),
   'task.name': Field(
     'linear_regression',
@@ -254,7 +254,7 @@ FIELDS: dict[str, Field] = {
   ),
   'task.context_length': Field(
     10,
-    ByClass('an integer ≥ 1', int),
+    ByClass('an integer from 1 to 2147483647', int),
     'Number of labelled examples of a prompt, C.',
   ),
   'task.prior_mean': Field(
@@ -281,11 +281,11 @@ FIELDS: dict[str, Field] = {
     'sampled',
     Own(_check_objective, '`sampled`, `nll`, `rows`, `exact`, or one of your own', str),
     'What training minimises. `sampled` is the mean loss on prompts that are drawn '
-    'anew at every step. `nll` is the mean negative log likelihood of their observed '
-    'labels, for models that predict a distribution (`model.head`). `rows` is for the '
-    'model `tabular`: the same mean over all rows after a random place in each prompt. '
-    '`exact` is the expected loss by a formula, for linear regression and models that '
-    'theory covers.',
+    'anew at every step. `nll` is the mean negative log likelihood of the observed '
+    'labels of such prompts, for models that predict a distribution (`model.head`). '
+    '`rows` is for the model `tabular`: each prompt is cut at a random place, and the '
+    'negative log likelihood is a mean over all rows after the cut. `exact` is the '
+    'expected loss by a formula, for linear regression and models that theory covers.',
   ),
   'objective.positions': Field(
     'query',
@@ -308,15 +308,16 @@ FIELDS: dict[str, Field] = {
     'What predictions are compared with in training. `clean` means the targets, such '
     'as labels without noise or the probabilities of classes. `observed` means labels '
     'that are drawn from the targets, as in most papers; gradients are then noisier. '
-    'The same predictor minimises both losses. The objectives `nll` and `rows` always '
-    'use observed labels.',
+    'The expected losses with `clean` and with `observed` are least for the same '
+    'predictions. The objectives `nll` and `rows` always use observed labels.',
   ),
   'curriculum.name': Field(
     'growing',
     Registered(CURRICULA),
     'Name of the curriculum. `growing` starts training with few features, examples or '
-    'loops, and adds more stage by stage (Garg et al., arXiv 2208.01066). It has no '
-    'effect if `features`, `examples` and `loops` are None, the default.',
+    'loops, and adds more stage by stage (Garg et al., arXiv 2208.01066). With the '
+    'defaults of `features`, `examples` and `loops`, which are None, there is no '
+    'curriculum.',
   ),
   'curriculum.every': Field(2000, Count(), 'Number of steps of a stage.'),
   'curriculum.features': Field(
@@ -352,22 +353,26 @@ FIELDS: dict[str, Field] = {
   'optimizer.beta1': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
-    'Momentum: the decay of the mean of gradients. None means 0.9 for `adam`, `adamw`, '
-    '`lion` and `schedule_free`, 0.95 for `muon`, and no momentum for `sgd`.',
+    'Momentum. For `adam`, `adamw` and `muon` it is the decay of the moving average of '
+    'gradients. `lion` takes the sign of beta1 · average + (1 − beta1) · gradient. '
+    'For `sgd` it is the decay of the sum of gradients, and for `schedule_free` the '
+    'weight of the averaged weights in the point at which gradients are taken. None '
+    'means 0.9 for `adam`, `adamw`, `lion` and `schedule_free`, 0.95 for `muon`, and '
+    'no momentum for `sgd`.',
   ),
   'optimizer.beta2': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
-    'Decay of the mean of squared gradients; for `lion`, decay of its mean of '
-    'gradients. `sgd` does not have it. None means 0.99 for `lion` and 0.999 for all '
-    'others.',
+    'Decay of the moving average of squared gradients. In `lion`, which has no such '
+    'average, it is the decay of the moving average of gradients. `sgd` has no beta2. '
+    'None means 0.99 for `lion` and 0.999 for all others.',
   ),
   'optimizer.weight_decay': Field(
     None,
     Number(0.0),
-    'Strength of the weight decay, which is multiplied by the learning rate. `adam` '
-    'and `sgd` have no weight decay. None means 1e-4 for `adamw`, 1e-3 for `lion`, and '
-    '0 for `muon` and `schedule_free`.',
+    'Strength of the weight decay. Each step subtracts learning rate × `weight_decay` '
+    '× weight from the weights that decay. `adam` and `sgd` have no weight decay. None '
+    'means 1e-4 for `adamw`, 1e-3 for `lion`, and 0 for `muon` and `schedule_free`.',
   ),
   'optimizer.decay': Field(
     'hidden',
@@ -397,12 +402,13 @@ FIELDS: dict[str, Field] = {
     None,
     Number(0.0, maximum=1.0),
     'Length of the warm-up as a share of `train.num_steps`. It replaces '
-    '`warmup_steps`. None takes `warmup_steps`.',
+    '`warmup_steps`. None means that `warmup_steps` is used.',
   ),
   'optimizer.decay_share': Field(
     0.2,
     Number(above=0.0, maximum=1.0),
-    'Length of the decay of the schedule `wsd`, as a share of `train.num_steps`.',
+    'Length of the decay, as a share of `train.num_steps`. Only the schedule `wsd` '
+    'uses it.',
   ),
   'optimizer.final_share': Field(
     0.0,
@@ -417,8 +423,8 @@ FIELDS: dict[str, Field] = {
   'optimizer.ema_decay': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
-    'Decay of an exponential moving average of the weights. The model is then this '
-    'average. None takes no average.',
+    'Decay of an exponential moving average of the weights. The model that is '
+    'evaluated, saved and loaded is then this average. None takes no average.',
   ),
   'train.num_steps': Field(
     5000,
@@ -435,8 +441,8 @@ FIELDS: dict[str, Field] = {
   'train.init_from_other': Field(
     False,
     Truth(),
-    'Whether to take weights of a model that computes something else from them, such '
-    'as one with another number of heads.',
+    'Whether `train.init_from` may be a model that has the same weights and computes '
+    'another function of them, such as a transformer with another number of heads.',
   ),
   'train.batch_size': Field(
     2048,
@@ -535,8 +541,9 @@ FIELDS: dict[str, Field] = {
   'eval.num_batches': Field(
     32,
     Count(0),
-    'Number of held-out batches, each of `train.batch_size` prompts. 0 measures only '
-    'the exact risk.',
+    'Number of held-out batches, each of `train.batch_size` prompts. With 0 there is '
+    'no loss on held-out prompts; the exact risk and the metrics of `eval.metrics` are '
+    'still measured.',
   ),
   'eval.num_compared': Field(
     4096,

@@ -120,7 +120,7 @@ def _check_names(config: Config) -> None:
   checks them.
 
   Raises:
-    UserError: If a field is missing or unknown, or if it is no ConfigDict.
+    UserError: If the config is not a ConfigDict, or a field is missing or unknown.
   """
   if not isinstance(config, ConfigDict):
     raise UserError(

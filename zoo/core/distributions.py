@@ -33,7 +33,7 @@ _LOG_2_PI = math.log(2 * math.pi)
 # The median of |z| for a standard normal z: half of a half-normal tail lies within the
 # width of the outer bar that it replaces.
 _HALF_NORMAL_MEDIAN = 0.6744897501960817
-_BISECTIONS = 64  # each halves an interval; the last is far below float32's rounding
+_BISECTIONS = 64  # Each halves an interval, the last far below the rounding of float32.
 
 
 class Distribution(trees.Tree, abc.ABC):
@@ -283,7 +283,8 @@ class Bars(Distribution):
     """Returns the mean and the variance of each bar."""
     edges, widths, tails = self._shape()
     means = (edges[..., 1:] + edges[..., :-1]) / 2
-    away = tails * math.sqrt(2 / math.pi)  # from a tail's start to its mean
+    # The mean of a tail is this far from its start.
+    away = tails * math.sqrt(2 / math.pi)
     means = means.at[..., 0].set(edges[..., 1] - away[..., 0])
     means = means.at[..., -1].set(edges[..., -2] + away[..., -1])
     variances, of_tails = jnp.square(widths) / 12, jnp.square(tails) * (1 - 2 / math.pi)

@@ -25,8 +25,8 @@ _Result = TypeVar('_Result')
 # of training, held-out prompts, the prompts of curves and comparisons, and redraws.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM, REDRAW_STREAM = range(5)
 
-# These are Taylor coefficients in x² of sin(x)/x and cos(x). Errors are below 2e-9 on
-# ±π/4.
+# The Taylor series in x² of sin(x)/x and cos(x) have these coefficients. Their errors
+# are below 2e-9 on ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]
 _COSINE = [(-1) ** k / math.factorial(2 * k) for k in range(6)]
 
@@ -164,7 +164,7 @@ def materialize_once(
   cannot know that this condition always holds. The compiler for TPUs weighs the cost of
   recomputation, and a barrier would make it write random words to memory needlessly.
   """
-  function = jax.jit(function)  # so that it is traced once for all uses below
+  function = jax.jit(function)  # All uses below then share one trace.
   always = (jax.random.key_data(key)[0] | np.uint32(1)) != 0
 
   def never(*arguments: Any) -> Any:

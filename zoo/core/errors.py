@@ -66,11 +66,12 @@ def not_installed(package: object, needs: str, extra: str) -> UserError:
   Args:
     package: The name of the package.
     needs: The beginning of a sentence that ends with the command to install it, such as
-      'language models need'.
+      'language models need'. The command is for the folder of the repository.
     extra: The name of the extra.
   """
   return UserError(
-    f"{package} is not installed; {needs} pip install 'icl-zoo[{extra}]'"
+    f'{package} is not installed; {needs} pip install -c constraints.txt '
+    f"-e '.[{extra}]'"
   )
 
 

@@ -25,11 +25,11 @@ from zoo.core.errors import UserError, check_array, check_number
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.trees import in_words
 
-AnyArray = Array | np.ndarray  # on the device, or float64 on the host
+AnyArray = Array | np.ndarray  # An array on the host is float64.
 ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
 
 
-@typing.no_type_check  # since JAX also builds one from placeholders or stacked leaves
+@typing.no_type_check  # JAX also builds one from placeholders or stacked leaves.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LearningRule:

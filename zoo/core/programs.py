@@ -55,7 +55,7 @@ def compiled(
     compiler_options=compiler_options,
   )
   traced_structures: list[Any] = []
-  structures: dict[Any, Any] = {}  # the structure of the results of each jaxpr
+  structures: dict[Any, Any] = {}  # Each jaxpr has results of this structure.
   ready: dict[Any, jax.stages.Compiled | None] = {}
 
   # The program has lists of arrays as inputs and outputs, since StableHLO does not know
@@ -104,7 +104,8 @@ def _executable(
   """Returns the executable of a traced program; None if it cannot be shared."""
   jaxpr = traced.jaxpr
   if len(jaxpr.in_avals) != len(places):
-    return None  # the function has closed over arrays of a program that is being traced
+    # The function has closed over arrays of a program that is being traced.
+    return None
   lowered = traced.lower()
   text = lowered.as_text()
   if any(word in text for word in _OF_PYTHON):

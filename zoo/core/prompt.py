@@ -21,7 +21,7 @@ from zoo.core.errors import UserError
 _REAL = jnp.floating, jnp.integer, jnp.bool_
 
 
-@typing.no_type_check  # since JAX also builds one from placeholders or stacked arrays
+@typing.no_type_check  # JAX also builds one from placeholders or stacked arrays.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prompt:

@@ -23,9 +23,11 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 
-_LENGTHS = 2, 4, 8, 16, 32  # lengths of longer contexts, in units of the task's
-KEPT = 'query', 'inputs'  # what `redraw` can keep of a prompt
-_REDRAWN = 2**32 - 1  # the key of a redraw is folded with it; no place is as large
+# Longer contexts are this many times as long as that of the task.
+_LENGTHS = 2, 4, 8, 16, 32
+KEPT = 'query', 'inputs'  # `redraw` can keep these of a prompt.
+# The key of a redraw is folded with it, since no place is as large.
+_REDRAWN = 2**32 - 1
 
 
 @runtime_checkable
@@ -484,7 +486,7 @@ class BaseTask(trees.Tree, abc.ABC):
     return longer
 
 
-Task = BaseTask  # the name in annotations, and in `zoo`
+Task = BaseTask  # Annotations and `zoo` use this name.
 
 
 def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool) -> Any:
@@ -494,7 +496,7 @@ def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool)
     return prompt.latents
   if not isinstance(prompt, Prompt):  # `check_task` reports it
     return prompt
-  return dataclasses.replace(prompt, latents=None)  # so that nothing computes them
+  return dataclasses.replace(prompt, latents=None)  # Nothing computes latents then.
 
 
 _program = jax.jit(_sample, static_argnums=(2, 3))
@@ -507,7 +509,7 @@ def _redraw(task: BaseTask, key: Key[Array, ''], prompt: Prompt, keep: str) -> P
   places = jnp.arange(prompt.x.shape[0])
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
   drawn = jax.vmap(lambda key, prompt: task.redraw_one(key, prompt, keep))(keys, prompt)
-  return dataclasses.replace(drawn, latents=None)  # so that nothing computes them
+  return dataclasses.replace(drawn, latents=None)  # Nothing computes latents then.
 
 
 _redraw_program = jax.jit(_redraw, static_argnums=3)

@@ -1,8 +1,8 @@
 """The registered models, tasks and mixers: dicts from a name to a class.
 
-A config names a class, and `create` or `create_task` builds it. Decorators enter
-classes of your own, and change nothing about them. The decorator of tasks is in
-zoo/tasks/base.py.
+A config names a class, and `create` or `create_task` builds an object of it. Decorators
+enter classes of your own in these dicts, and return the classes unchanged. The
+decorator of tasks, `register_task`, is in zoo/tasks/base.py.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ MODELS: dict[str, type] = {}
 TASKS: dict[str, type] = {}
 MIXERS: dict[str, type] = {}
 
-# The tasks of a mixture that is made by name without naming them.
+# A mixture that is made by its name alone has these tasks.
 PARTS = (
   {'name': 'linear_regression', 'noise_std': 0.1},
   {'name': 'linear_regression', 'noise_std': 1.0},
@@ -39,8 +39,8 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
     The decorator, which returns the class unchanged.
 
   Raises:
-    UserError: If the name is not a text; the decorator raises it for what is not a
-      class.
+    UserError: If the name is not a string. The decorator raises it, too, if the object
+      that it decorates is not a class.
 
   Example:
     >>> @zoo.register_model('always_zero')
@@ -66,8 +66,8 @@ def register_mixer(name: str) -> Callable[[_Class], _Class]:
     The decorator, which returns the class unchanged.
 
   Raises:
-    UserError: If the name is not a text; the decorator raises it for what is not a
-      class.
+    UserError: If the name is not a string. The decorator raises it, too, if the object
+      that it decorates is not a class.
 
   Example:
     >>> @zoo.register_mixer('own_attention')
@@ -88,11 +88,11 @@ def entering(
     kind: What is entered, in messages, such as 'model'.
     entries: The dict.
     name: The name.
-    function: Whether functions are entered, not classes.
+    function: Whether functions are entered instead of classes.
 
   Raises:
-    UserError: If the name is not a text; the decorator raises it for what is not a
-      class, or not a function.
+    UserError: If the name is not a string. The decorator raises it, too, if the object
+      that it decorates is not a class or, with `function`, not a function.
   """
   if not isinstance(name, str):
     raise UserError(
@@ -233,7 +233,7 @@ def create_task(name: str, **fields: Any) -> Task:
 
 def fields_of_mixture(
   parts: Any = PARTS,
-  weights: Any = None,  # a list or a tuple of numbers
+  weights: Any = None,  # A list or a tuple of numbers may be given.
   num_features: int = 5,
   context_length: int = 10,
 ) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def parameter_roles(model: Any) -> dict[str, str]:
     role = next(filter(None, said), None)
     if len(shape) < 2:
       role = 'vector'
-    elif role is None and names[-1] == 'embedding':  # nnx.Embed has this name
+    elif role is None and names[-1] == 'embedding':  # nnx.Embed uses this name.
       role = 'embedding'
     elif role is None:
       is_matrix = sum(size > 1 for size in shape) > 1
@@ -126,7 +126,8 @@ def matches(path: str, pattern: str) -> bool:
 def _said(module: object, path: str) -> str | None:
   """The role that a module's class says for a path within it; None if it says none."""
   roles = getattr(type(module), 'roles', None)
-  if not isinstance(roles, Mapping):  # it may have another meaning in a user's class
+  # The name may mean something else in a user's class.
+  if not isinstance(roles, Mapping):
     return None
   matching = [role for pattern, role in roles.items() if matches(path, pattern)]
   if not matching:

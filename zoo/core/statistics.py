@@ -22,7 +22,7 @@ from zoo.core.learning_rule import LearningRule, symmetric
 _WRITTEN_OUT = 1024
 
 
-@typing.no_type_check  # since JAX also builds one from placeholders or stacked arrays
+@typing.no_type_check  # JAX also builds one from placeholders or stacked arrays.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:

@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.core.errors import printable
 
-_NOTHING = {'', '-'}  # the texts of a cell without content
+_NOTHING = {'', '-'}  # A cell without content has one of these texts.
 
 
 # Half of a 95 % interval has this many standard errors.

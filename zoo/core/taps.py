@@ -164,7 +164,7 @@ def places(model: nnx.Module) -> list[Place]:
   by_site = {}
   for path, module in nnx.iter_modules(model):
     if isinstance(module, Replacement):
-      continue  # the tap that it replaces is not a place of the model
+      continue  # The tap that it replaces is not a place of the model.
     is_container = isinstance(module, nnx.List | nnx.Dict)
     for key, child in nnx.iter_children(module):
       if not isinstance(child, Tap):

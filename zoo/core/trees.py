@@ -17,8 +17,9 @@ _Owner = TypeVar('_Owner')
 # A field that is a number. JAX puts tracers, shapes and other objects in its place, so
 # that a narrower type would be wrong where annotations are enforced.
 Number: TypeAlias = Any
-Vector: TypeAlias = Any  # a field `[d]`; in tasks also a number for all entries
-Matrix: TypeAlias = Any  # a field `[d, d]`; in tasks None means the identity
+# A field `[d]`; in tasks it may also be one number for all entries.
+Vector: TypeAlias = Any
+Matrix: TypeAlias = Any  # A field `[d, d]`; in tasks None means the identity.
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -50,7 +51,8 @@ class Tree:
     return equal(self, other)
 
   def __hash__(self) -> int:
-    return hash(jax.tree.structure(self))  # it has all but the numbers
+    # The structure has everything but the numbers.
+    return hash(jax.tree.structure(self))
 
   def __repr__(self) -> str:
     return in_words(self)

@@ -48,7 +48,7 @@ class ContextBayes(OfClasses):
     table = partitions(self.context_length, self.burstiness)
     points = points_of(examples, self.context_length)
     blocks = jnp.asarray(table.blocks, points.x.dtype) * points.present[None]
-    # These are the counts of each label in each block.
+    # `counts` says how often each label occurs in each block.
     counts = blocks @ points.y
     most = jnp.max(counts, axis=1)
     wrong = jnp.sum(counts, axis=1) - most

@@ -81,7 +81,7 @@ def partitions(context_length: int, burstiness: int) -> Partitions:
   rows = np.full((len(parts), max(map(len, parts))), len(distinct), np.int32)
   for row, part in zip(rows, parts, strict=True):
     row[: len(part)] = [index[block] for block in part]
-  # These are the blocks of each row that have the point.
+  # In each row, one block has the point n − 1, and one has the point n.
   holders = [
     np.take_along_axis(rows, np.argmax(blocks[rows, point], axis=1)[:, None], 1)
     for point in (n - 1, n)

@@ -73,7 +73,7 @@ class SparseBayes(Posterior, Describing):
     # the true support is a rounding error, so it is the smallest one.
     fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
     log_evidence = jnp.where(noiseless & overdetermined, fits, log_evidence)
-    # This is the density N(y; 0, X_S X_Sᵀ + σ²). Its determinant is |A| σ^(2(k − s)).
+    # The density is N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
     density += self.num_nonzero * jnp.log(std) - log_norm(std, examples)
     density += log_density_of_features(examples)

@@ -15,7 +15,7 @@ from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 
 _Kind = TypeVar('_Kind')
 
-_LONGEST_NAME = 255  # This is the limit of Linux, macOS and Windows, in bytes.
+_MOST_BYTES_OF_NAME = 255  # Linux, macOS and Windows have this limit.
 
 
 class UnreadableFile(UserError):
@@ -70,10 +70,10 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   if '\0' in os.fspath(path):
     raise UserError(f'{os.fspath(path)!r} is no path: it has a zero byte')
   for name in pathlib.Path(path).parts:
-    if (length := len(os.fsencode(name))) > _LONGEST_NAME:
+    if (length := len(os.fsencode(name))) > _MOST_BYTES_OF_NAME:
       raise UserError(
         f'the name {name[:40]}… has {length} bytes; a file or a folder may have at '
-        f'most {_LONGEST_NAME}'
+        f'most {_MOST_BYTES_OF_NAME}'
       )
   try:
     return pathlib.Path(path).expanduser()

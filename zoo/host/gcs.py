@@ -19,7 +19,7 @@ from gcsfs.retry import HttpError, is_retriable
 
 from zoo.core.errors import RunError, UserError, in_one_line
 
-# These are the errors that gcsfs raises.
+# gcsfs raises these errors.
 ERRORS = (
   OSError,
   HttpError,

@@ -22,12 +22,12 @@ from zoo.core.errors import InUseError, RunError, UserError, in_one_line
 
 Result = TypeVar('Result')
 
-# This is in seconds, and practically unlimited: the checksums of a large checkpoint may
-# take hours. If a process dies, its missing heartbeat ends those that wait for it.
-_LONG = 6 * 3600
-# A failed process waits for others that failed with the same exit code. This is in
-# seconds.
-_MOMENT = 10
+# Processes wait for each other practically without a limit: the checksums of a large
+# checkpoint may take hours. If a process dies, its missing heartbeat ends those that
+# wait for it.
+_SECONDS_OF_WAIT = 6 * 3600
+# A failed process waits this long for others that failed with the same exit code.
+_SECONDS_OF_FAILED = 10
 
 # One process raises these errors in all processes. The first class that fits is taken.
 _ERRORS = InUseError, UserError, RunError
@@ -158,7 +158,7 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 def _exchange(content: Any) -> list[Any]:
   """Returns what each process gives, in order, sent as JSON by JAX's collectives."""
   # Processes can wait at a barrier for hours. The collectives of some platforms cannot.
-  _wait_at_barrier(f'exchange/{next(_exchanges)}', _LONG)
+  _wait_at_barrier(f'exchange/{next(_exchanges)}', _SECONDS_OF_WAIT)
   text = np.frombuffer(json.dumps(content).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.array(text.size))
   padded = np.pad(text, (0, sizes.max() - text.size))
@@ -177,7 +177,7 @@ def end_together(code: int) -> bool:
   if count() == 1:
     return True
   try:
-    _wait_at_barrier(f'end/{code}', _MOMENT)
+    _wait_at_barrier(f'end/{code}', _SECONDS_OF_FAILED)
   except Exception:
     return False
   return True

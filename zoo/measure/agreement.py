@@ -43,7 +43,7 @@ from zoo.theory.trust import (
 )
 
 NUM_PROMPTS = 16
-_NUM_SAMPLED = 512  # This is the largest number of prompts whose numbers are checked.
+_MOST_CHECKED_PROMPTS = 512  # The numbers of at most this many prompts are checked.
 _NOISE = 1.0  # The other weights differ from the model's own by noise of this size.
 
 
@@ -69,7 +69,7 @@ def check_agreement(
     UserError: If two ways disagree, or if prompts or predictions are wrong.
   """
   name = type(model).__name__
-  num_sampled = max(NUM_PROMPTS, min(_NUM_SAMPLED, batch_size))
+  num_sampled = max(NUM_PROMPTS, min(_MOST_CHECKED_PROMPTS, batch_size))
   prompts = check_sampled(task, jax.random.key(0), num_sampled)
   prompt = jax.tree.map(lambda array: array[:NUM_PROMPTS], prompts)
   if isinstance(model, Transformer):

@@ -348,6 +348,8 @@ def _value_at(
 class PitBin(NamedTuple):
   """A bin of the probability integral transform, and the share of labels in it.
 
+  It is a row of a `PitHistogram`.
+
   Attributes:
     low: The lower end of the bin, from 0 to 1.
     high: The upper end of the bin.
@@ -363,6 +365,10 @@ class PitBin(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class PitHistogram(Tabular):
   """The histogram of the probability integral transform of labels that are numbers.
+
+  `calibration` returns it for labels that are numbers. It prints as a table. `records`
+  returns the rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv`
+  writes them to a file.
 
   Attributes:
     bins: Bins of equal width. With n bins each has the share 1/n if the distributions
@@ -384,6 +390,8 @@ class PitHistogram(Tabular):
 class ConfidenceBin(NamedTuple):
   """The predictions whose most probable class has a probability in a bin.
 
+  It is a row of a `Reliability`.
+
   Attributes:
     low: The lower end of the bin, from 0 to 1.
     high: The upper end of the bin.
@@ -404,6 +412,10 @@ class ConfidenceBin(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Reliability(Tabular):
   """How often the most probable class is the label, by its probability.
+
+  `calibration` returns it for classes and signs. It prints as a table. `records`
+  returns the rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv`
+  writes them to a file.
 
   Attributes:
     bins: Bins of equal width, from 0 to 1.
@@ -565,8 +577,8 @@ def _reliability(
     )
   gaps = within * (correct - confidence)[:, None]
   resampled = np.abs(resampled_means(gaps, _NUM_RESAMPLED, seed)).sum(axis=1)
-  # These are labels of a calibrated predictor. They are drawn one set after the other:
-  # together they would take 4 GB for a million prompts.
+  # The null has labels of a calibrated predictor. They are drawn one set after the
+  # other, since all sets together would take 4 GB for a million prompts.
   generator = np.random.default_rng(seed)
   calibrated = np.array(
     [
@@ -587,6 +599,8 @@ def _reliability(
 
 class Spread(NamedTuple):
   """How far a predictive distribution depends on the order of the examples.
+
+  It is a row of what `exchangeability` returns.
 
   Attributes:
     num_examples: The number of examples before the query.
@@ -609,8 +623,11 @@ def exchangeability(
 ) -> Rows[Spread]:
   """Measures how much a predictive distribution depends on the order of the examples.
 
-  For functions at independent features the order says nothing about the label of the
-  query. The posterior then does not depend on the order, and its divergence is 0.
+  Each prompt is given in its own order and in random other orders, and the predictive
+  distributions for its query are compared. If the examples of a task are independent
+  given the function, as in every `zoo.tasks.FunctionClass` with independent features,
+  their order says nothing about the label of the query. The distribution of a Bayesian
+  predictor is then the same in all orders, so that the divergence is 0.
 
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
@@ -618,8 +635,8 @@ def exchangeability(
     num_prompts: The number of prompts, ≥ 2.
     seed: The seed of the prompts and of the permutations, ≥ 0.
     num_orders: The number of random permutations of each prompt, ≥ 1.
-    lengths: The numbers of examples before the query, from 1 to the context length of
-      the task, which is the default.
+    lengths: The numbers of examples before the query, each from 1 to the context length
+      C of the task. None means C alone.
 
   Returns:
     A row for each length: the mean over prompts and permutations of KL(distribution in
@@ -685,6 +702,8 @@ def _spread(
 
 class Drift(NamedTuple):
   """How predictions move when a predictor sees examples that it has drawn itself.
+
+  It is a row of what `martingale` returns.
 
   Attributes:
     num_drawn: The number of examples that were drawn.

@@ -28,10 +28,12 @@ MODEL = 'model'  # The model has this name among the baselines.
 # A predictor without `predictions` is compiled for each length, so that it is measured
 # at few lengths.
 _FEW, _MANY = 8, 128
-_NUM_SLOW_PROMPTS = 512  # This is for baselines that are slow at every length.
-_NUM_HOST_PROMPTS = 128  # This is for baselines that another library fits on the host.
-# This is the largest number of multiplications of a baseline, up to a constant, over
-# all lengths and prompts. They take about ten seconds of a CPU.
+# A baseline that is slow at every length is measured on at most the first number of
+# prompts, and one that another library fits on the host on at most the second.
+_NUM_SLOW_PROMPTS = 512
+_NUM_HOST_PROMPTS = 128
+# A baseline may take this number of multiplications, up to a constant, over all lengths
+# and prompts. They take about ten seconds of a CPU.
 _BUDGET = 2e10
 _ENOUGH = 128  # A curve needs this number of prompts.
 # A difference of four standard errors occurs by chance once in 30,000 comparisons.
@@ -274,7 +276,7 @@ def _add_nll(
   for name, predictor in predictors.items():
     number = comparison[name]['num_prompts']
     nll = sample_nll({name: predictor}, task, number, seed, programs)[name]
-    # It is infinite if a label is known, since the density is then unbounded.
+    # −log p is infinite if a label is known, since its density is then unbounded.
     known = estimate(nll) if np.isfinite(nll).all() else (None, None)
     comparison[name]['nll'], comparison[name]['nll_stderr'] = known
 

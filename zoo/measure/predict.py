@@ -27,7 +27,7 @@ BATCH_SIZE = 4096
 
 # A function maps predictors, prompts and further arguments to arrays.
 Function = Callable[..., Any]
-# This is the static part of a predictor in a compiled program.
+# A compiled program has this static part of a predictor.
 _Static = nnx.GraphDef | Predictor | None
 
 

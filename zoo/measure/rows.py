@@ -27,16 +27,19 @@ if TYPE_CHECKING:
 
 _Row = TypeVar('_Row')
 Cell: TypeAlias = str | bool | int | float | None
-_MOST_SHOWN = 40  # This is the largest number of rows that a table prints.
+_MOST_PRINTED_ROWS = 40
 _ERROR = '_stderr'
 
 
 class Rows(list[_Row]):
   """A list of rows, which are all NamedTuples or all dataclasses of one class.
 
-  It prints as a table, in which ± is half of a 95 % interval. In records, pandas and
-  CSV an estimate has two columns, such as `recovered` and `recovered_stderr`. Fields
-  that are arrays are left out.
+  Functions that measure something by site, layer or length return it, such as
+  `zoo.probing.head_scores`. It is a list, and it prints as a table, in which the number
+  after ± is half of a 95 % interval. `records` returns the rows as dictionaries,
+  `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
+  estimate has two columns, such as `recovered` and `recovered_stderr`. Fields that are
+  arrays are left out.
 
   Args:
     rows: The rows.
@@ -117,8 +120,8 @@ class Rows(list[_Row]):
       return self.empty
     columns = [*_columns(self)]
     lines = [[_shown(getattr(row, name)) for name in columns] for row in self]
-    table = format_table(lines[:_MOST_SHOWN], columns)
-    more = len(lines) - _MOST_SHOWN
+    table = format_table(lines[:_MOST_PRINTED_ROWS], columns)
+    more = len(lines) - _MOST_PRINTED_ROWS
     return f'{table}\n… and {more} more rows' if more > 0 else table
 
   __repr__ = __str__
@@ -131,7 +134,11 @@ class _HasRows(Protocol):
 
 
 class Tabular:
-  """The base class of results that have `rows`, which print and can be exported."""
+  """The base class of results that have `rows`.
+
+  Such a result prints as a table of its rows, and has the methods `records`, `to_frame`
+  and `to_csv` of `Rows`.
+  """
 
   def records(self: _HasRows) -> list[dict[str, Cell]]:
     """Returns the rows as dictionaries; an estimate has two entries."""

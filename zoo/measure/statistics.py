@@ -18,8 +18,8 @@ from zoo.core.errors import UserError
 from zoo.core.tables import WIDTH
 
 LEVEL = 0.05  # Tests have this level.
-_MOST_COUNTS = 2**21  # This is the most counts of 8 bytes that the bootstrap holds.
-# No error of a weight is larger than half of its range.
+_MOST_COUNTS = 2**21  # The bootstrap holds at most so many counts, of 8 bytes each.
+# A weight between 0 and 1 has at most this standard error: half of its range.
 _MOST_STDERR = 0.5
 # A curvature below this share of the largest is rounding.
 _FLAT = 1e-12
@@ -28,9 +28,18 @@ _FLAT = 1e-12
 class Estimate(NamedTuple):
   """A mean over samples and its standard error.
 
+  Functions that measure something return it. The 95 % interval of the mean is from
+  `mean − half` to `mean + half`, where `half` is 1.96 standard errors. This is the
+  number after ± in tables.
+
   Attributes:
     mean: The mean.
     stderr: The standard error of the mean; NaN for a single sample.
+
+  Example:
+    >>> found = Estimate(mean=1.0, stderr=0.5)
+    >>> round(found.half, 2)
+    0.98
   """
 
   mean: float
@@ -89,7 +98,7 @@ class Interval(NamedTuple):
     return (self.high - self.low) / 2
 
 
-# These are means, differences and ratios over prompts.
+# This part has means, differences and ratios over prompts.
 
 
 def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
@@ -191,7 +200,7 @@ def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Esti
 def share_of_gap(
   part: Float[np.ndarray, ' p'], gap: Float[np.ndarray, ' p'], with_next: bool = False
 ) -> Estimate | None:
-  """Returns the ratio of two means, of which the lower one may be 0.
+  """Returns the ratio of two means, or None if the denominator may be 0.
 
   Args:
     part: A number for each of p samples, whose mean is the numerator.
@@ -255,7 +264,7 @@ def resampled_means(
   return np.concatenate(means)
 
 
-# These are fits over prompts.
+# This part has fits over prompts.
 
 
 def simplex_stderrs(
@@ -357,7 +366,7 @@ def least_squares(
   return Estimates(fitted / sizes, np.sqrt(np.diag(covariance)) / sizes)
 
 
-# These use Student's t, for a few seeds.
+# This part uses Student's t, for a few seeds.
 
 
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
@@ -476,7 +485,7 @@ def welch_test(
   num_free = sum(map(len, several)) - len(several)
   squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
   mean_variance = squares / num_free
-  parts = []  # These are parts of the variance of the gap, with degrees of freedom.
+  parts = []  # Each part of the variance of the gap has its degrees of freedom.
   of_mean = 0.0  # Groups that take the mean variance are one part together.
   for group in first, second:
     if (variance := float(group.var(ddof=1))) > mean_variance:
@@ -498,7 +507,7 @@ def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
   return float(2 * special.stdtr(degrees, -abs(mean) / stderr))
 
 
-# These are tests of paired losses, which may be 0 and 1.
+# This part has tests of paired losses, which may be 0 and 1.
 
 
 def paired_test(differences: Float[np.ndarray, ' n']) -> float | None:
@@ -548,7 +557,7 @@ def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:
   return stats.binomtest(int((nonzero > 0).sum()), len(nonzero))
 
 
-# These correct for several tests.
+# This part corrects for several tests.
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

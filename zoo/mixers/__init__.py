@@ -1,11 +1,11 @@
 """Mixers: the layers that move information between tokens, each registered by name.
 
 `zoo.list_mixers` lists the names. A transformer takes a name or a class as its
-argument `mixer`. The class's docstring has the mixer's equations, its paper, and where
-it differs from both the paper and the public code. All short convolutions and most
-linear maps here have biases, which most public code has not. The equations leave out
-the biases of queries, keys, values, gates and outputs; the NumPy loops in
-`tests/mixers/reference` have all of them.
+argument `mixer`. The docstring of the class has the equations of the mixer, its paper,
+and the differences from the paper and from public code. Here all short convolutions and
+most linear maps have biases; in most public code they have none. The equations leave
+out the biases of queries, keys, values, gates and outputs. The NumPy loops in
+`tests/mixers/reference` have all biases.
 """
 
 from zoo.mixers.attention import ForgettingAttention as ForgettingAttention

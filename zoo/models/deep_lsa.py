@@ -56,7 +56,7 @@ class DeepLSA(TokenModel):
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number L of layers, from 1 to 1000; 3 by default.
     num_heads: Number of heads of a layer, ≥ 1; 1 by default.

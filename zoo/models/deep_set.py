@@ -22,12 +22,12 @@ class DeepSet(TokenModel):
     ŷ = ρ(mean_i φ([x_i; y_i]), x_q, guess)
 
   φ and ρ each have `num_layers` layers gelu(W z + b), and ρ has a last linear layer.
-  The mean over no examples is 0. The order of the examples has no effect. The theorem
-  of the source has a sum where this model has the mean.
+  The mean over no examples is 0. The order of the examples has no effect. Theorem 2 of
+  Zaheer et al. has the sum over the examples where this model has their mean.
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers of each network, from 1 to 1000; 2 by default.
     width: Number of entries of each hidden vector, from 1 to 2²⁰; 64 by default.

@@ -37,9 +37,9 @@ class LinearLayer(nnx.Module):
     E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
   Tokens are columns in the paper and rows here. `LinearAttention` is a model of one
-  such layer. `DeepLSA` has several, and reads out its prediction itself. The matrices
-  start from N(0, init_scale²), head by head: for one key, a layer with fewer heads has
-  the first heads of a larger one.
+  such layer. `DeepLSA` has several of them, and a readout of its own. The initial
+  entries of the matrices are drawn from N(0, init_scale²), head by head: with the same
+  key, the heads of a smaller layer are the first heads of a larger one.
 
   Args:
     num_features: Number d of features of an example, ≥ 1; tokens have e = d + 1
@@ -155,8 +155,9 @@ class LinearAttention(LinearLayer):
   """
 
   order_invariant = True  # The order of the examples does not matter.
-  guess_kind = 'fixed'  # This is one of zoo.models.initial_guess.GUESSES.
-  # A prediction may skip taps, except in a copy of the model whose taps are used.
+  guess_kind = 'fixed'  # zoo.models.initial_guess.GUESSES explains it.
+  # Predictions may be computed in ways that skip the taps. In a copy of the model whose
+  # taps are recorded or edited this is False, so that every value passes its tap.
   shortcuts = True
 
   def __init__(
@@ -223,10 +224,10 @@ class LinearAttention(LinearLayer):
 
           f = r·q + (1/C) Σ_h Σ_i (b_h·z_i) (z_iᵀ A_h q),
 
-      which costs H·(2C + e) multiplications per prompt, divided by e. Devices over
-      which the heads are split share this cost.
-    - `rule`: the learning rule, which costs (C + d)·e for any number of heads. Each
-      device repeats it.
+      which takes e·H·(2C + e) multiplications per prompt for H heads, C examples and
+      tokens of e = d + 1 entries. Devices over which the heads are split share them.
+    - `rule`: the learning rule, which takes e²·(C + d) multiplications for any number
+      of heads. Each device does all of them.
 
     The cheaper one of the last two is taken. Only predictions use this choice: training
     on second moments of prompts calls `learning_rule` itself.
@@ -260,7 +261,7 @@ class LinearAttention(LinearLayer):
     Predictions depend on the matrices through these products alone.
 
     Returns:
-      `[h, e]` and `[h, e, e]`.
+      The two arrays, `[h, e]` and `[h, e, e]`.
     """
     b_he = jnp.einsum('i,hij,hjk->hk', self.readout(), self.w_p[...], self.w_v[...])
     a_hee = jnp.einsum('hij,hik->hjk', self.w_k[...], self.w_q[...])

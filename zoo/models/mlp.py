@@ -72,7 +72,7 @@ class MLP(_FixedLength):
   Args:
     num_features: Number d of features of an example, ≥ 1.
     context_length: Largest number C of examples in a prompt, ≥ 0.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 2 by default.
     width: Number of entries of each hidden vector, from 1 to 2²⁰; 256 by default.
@@ -157,7 +157,7 @@ class MLPMixer(_FixedLength):
   Args:
     num_features: Number d of features of an example, ≥ 1.
     context_length: Largest number C of examples in a prompt, ≥ 0.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 2 by default.
     width: Number of entries of each token between layers, from 1 to 2²⁰; 64 by default.

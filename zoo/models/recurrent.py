@@ -26,7 +26,7 @@ class Recurrent(TokenModel):
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 2 by default.
     width: Number of entries of each hidden state, from 1 to 2²⁰; 64 by default.
@@ -155,7 +155,7 @@ class LSTM(Recurrent):
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 2 by default.
     width: Number of entries of each hidden state, from 1 to 2²⁰; 64 by default.
@@ -214,7 +214,7 @@ class GRU(Recurrent):
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 2 by default.
     width: Number of entries of each hidden state, from 1 to 2²⁰; 64 by default.

@@ -60,7 +60,7 @@ class SequentialLearner(nnx.Module):
     (3, 5)
   """
 
-  guesses = 'zero', 'linear'  # These are the values of the argument `guess`.
+  guesses = 'zero', 'linear'  # The argument `guess` may have these values.
 
   def __init__(
     self,

@@ -39,7 +39,7 @@ class TokenModel(nnx.Module):
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     tokens: How a prompt becomes tokens: 'interleaved' (the default), 'shifted' or
       'joint'; `zoo.models.tokens.LAYOUTS` shows the tokens of each.

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from zoo.core.prompt import Prompt
 
-# These are the tokens of each layout. `joint` puts each label beside its own features,
-# so only the query can be predicted, whose label is missing.
+# A prompt has these tokens in each layout. `joint` puts each label beside its own
+# features, so that only the label of the query, which is missing, can be predicted.
 LAYOUTS = {
   'joint': '[x_1; y_1], …, [x_C; y_C], [x_q; guess]',
   'interleaved': '[x_1; guess_1], [0; y_1], [x_2; guess_2], …, [x_q; guess_q]',

@@ -89,7 +89,7 @@ class Transformer(TokenModel):
     num_features: Number d of features of an example, ≥ 1.
     context_length: Largest number C of examples in a prompt, ≥ 0. Learned positions are
       made for it.
-    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+    num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 3 by default.
     num_heads: Number of heads of a mixer, a divisor of the width if the mixer has

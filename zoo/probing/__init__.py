@@ -94,6 +94,4 @@ def __dir__() -> list[str]:
     *('context', 'inside', 'instruments', 'nearest_algorithms', 'nearest_strategies'),
     *('report', 'scores'),
   }
-  return sorted(
-    name for name in {*globals()} - rooms if not name.startswith('_')
-  )
+  return sorted(name for name in {*globals()} - rooms if not name.startswith('_'))

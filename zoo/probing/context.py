@@ -24,7 +24,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.measure.statistics import Estimate, estimate, ratio
 
-SHARE_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
+# Shares of float32 predictions that differ by less count as equal.
+SHARE_ROUNDING = 1e-8
 # So many prompts with the same query are enough for the mean prediction of the query.
 _LEAST_GROUP = 8
 # If predictions are probabilities, a query gets at most so many contexts.

@@ -35,11 +35,12 @@ Reading: TypeAlias = Estimate | float | None
 Instrument: TypeAlias = Callable[
   [Predictor, Task, int], Reading | Mapping[str, Reading]
 ]
-# What is right: a number, the least and the largest number, or None, which says that
-# there must be no reading.
+# A truth is what is right: a number, the least and the largest number, or None, which
+# says that there must be no reading.
 Truth: TypeAlias = float | tuple[float, float] | None
 
-# Readings without error, and float32 predictions, are right up to this, relative to 1.
+# A reading may differ from what is right by this much, since predictions are float32.
+# The number is relative to the reading if that is above 1.
 _ROUNDING = 1e-5
 # The coverage of 95 % intervals is right if it may lie within this range.
 _COVERAGE = 0.90, 0.99
@@ -69,15 +70,19 @@ class Planted(NamedTuple):
 class Checked(NamedTuple):
   """One reading of an instrument, with what is right for it.
 
+  It is a row of an `InstrumentCheck`, which `check_instrument` returns.
+
   Attributes:
     kind: 'null', 'planted' or 'coverage'.
     model: The name of the model that was read.
     name: The name of the reading; empty if the instrument returns a single one.
-    reading: What was returned. None means that nothing was, which is right for a null
-      alone. For coverage it is the share of intervals that contain the truth.
-    low: The least value that is right.
-    high: The largest value that is right.
-    is_right: Whether the reading agrees with a right value.
+    reading: What the instrument returned. None means that it returned no reading, which
+      is right for a null model and for a planted model whose truth is None. For
+      coverage it is the share of intervals that contain the truth.
+    low: The least value that is right. NaN means that no reading is right.
+    high: The largest value that is right. NaN means that no reading is right.
+    is_right: Whether the reading lies in [low, high], up to its error. For a missing
+      reading, whether it is right that there is none.
     reason: Why there is no reading: the message of a UserError.
   """
 
@@ -92,7 +97,9 @@ class Checked(NamedTuple):
 
 
 class InstrumentCheck(NamedTuple):
-  """All readings of an instrument that was checked. It prints as a table.
+  """All readings of an instrument that was checked.
+
+  `check_instrument` returns it. It prints as a table.
 
   Attributes:
     rows: The readings.
@@ -208,7 +215,7 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
   Their predictions are
 
   - a constant, a linear function of the query, and its square;
-  - two functions of the features of the examples and the query, of which one is a step
+  - two functions of the features of the examples and the query, one of which is a step
     of gradient descent without what the labels add to it;
   - those of untrained models of three architectures;
   - those of the first of the task's baselines `bayes`, `ridge`, `ols` and `knn`, given
@@ -412,7 +419,7 @@ def _is_right(row: Checked, number: int) -> bool:
 
   The reading is one of `number` readings, by which the interval is widened.
   """
-  from scipy import special  # slow to import
+  from scipy import special  # It is slow to import.
 
   if row.reading is None:
     return row.kind == 'null' or math.isnan(row.low)
@@ -428,7 +435,7 @@ def _coverage(
   function: Instrument, task: Task, name: str, planted: Planted, num_draws: int
 ) -> list[Checked]:
   """Returns, for each reading, how often its 95 % interval contains the truth."""
-  from scipy import stats  # slow to import
+  from scipy import stats  # It is slow to import.
 
   if not num_draws:
     return []
@@ -441,7 +448,7 @@ def _coverage(
     readings = [draw.get(key) for draw in draws]
     estimates = [reading for reading in readings if reading is not None]
     if all(reading.stderr == 0 for reading in estimates):
-      continue  # the reading has no error, or there is none
+      continue  # No reading has an error, or there is no reading.
     low, high = _range(truth)
     hits = sum(
       reading.mean - reading.half - _ROUNDING <= high

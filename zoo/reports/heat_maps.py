@@ -30,8 +30,8 @@ from zoo.reports.style import (
   label_log_axes,
 )
 
-_LETTER = 0.08  # This is the width of a letter of the name of a column, in inches.
-_TURNED = 0.2  # This is the distance of names turned by 45 degrees, in inches.
+_INCHES_OF_LETTER = 0.08  # A letter of the name of a column has this width.
+_INCHES_OF_TURNED = 0.2  # Names that are turned by 45 degrees need this distance.
 _CLEAR = 0.1  # A negative entry beyond this share of the largest has a mark.
 
 
@@ -192,9 +192,12 @@ def _look_of_names(axes: Axes, names: Mapping[int, str]) -> dict[str, Any]:
   assert figure is not None
   # The axes are not laid out yet, which changes their width little.
   inches = axes.get_position().width * figure.get_figwidth()
-  if sum(2 + len(name.replace('$', '')) for name in names.values()) * _LETTER < inches:
+  if (
+    sum(2 + len(name.replace('$', '')) for name in names.values()) * _INCHES_OF_LETTER
+    < inches
+  ):
     return {}
-  if inches / len(names) > _TURNED:
+  if inches / len(names) > _INCHES_OF_TURNED:
     return {'rotation': 45, 'ha': 'right', 'rotation_mode': 'anchor'}
   return {'rotation': 90, 'size': SMALL}
 

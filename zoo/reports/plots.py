@@ -37,11 +37,11 @@ from zoo.reports.style import (
   sparse_markers,
 )
 
-_ARROW_ROW = 8.0  # This is the distance of rows of arrows above a panel, in points.
+_POINTS_OF_ARROW_ROW = 8.0  # Rows of arrows above a panel have this distance.
 # On a log axis an interval sets the limits of the axis down to this share of its mean.
 # A bar that goes on below the axis ends in an arrow, and a band at the frame.
 _SHOWN_BELOW = 0.1
-BELOW = 'the interval goes on below'  # This is the id of such an arrow.
+BELOW = 'the interval goes on below'  # Such an arrow has this id.
 
 _COLUMNS = (
   'panel',
@@ -61,7 +61,7 @@ _COLUMNS = (
 
 
 _Values = ArrayLike | Sequence  # Nested lists are accepted, too.
-_Point = tuple[float, ...]  # These are x, y, low and high.
+_Point = tuple[float, ...]  # A point has x, y, low and high.
 _Texts = tuple[str, ...]
 
 
@@ -358,7 +358,7 @@ def plot_panels(
 def _render_titled(axes: Axes, panel: Panel, looks: _Looks) -> None:
   _render_panel(axes, panel, looks)
   rows = sum(shown.kind == 'above' for shown in panel.series)
-  axes.set_title(panel.key, parse_math=False, pad=6 + _ARROW_ROW * rows)
+  axes.set_title(panel.key, parse_math=False, pad=6 + _POINTS_OF_ARROW_ROW * rows)
 
 
 # The keys are the name and the kind of a series.
@@ -493,7 +493,7 @@ def _render_arrows(axes: Axes, shown: Series, look: Mapping[str, Any]) -> None:
   """Draws arrows above the upper edge of a panel, in the row of their first y."""
   figure = axes.get_figure(root=True)
   assert figure is not None
-  height = (shown.y[0] + 0.6) * _ARROW_ROW / 72
+  height = (shown.y[0] + 0.6) * _POINTS_OF_ARROW_ROW / 72
   up = ScaledTranslation(0, height, figure.dpi_scale_trans)
   top = axes.get_xaxis_transform() + up  # Its y is 1 at the upper edge.
   look = {**look, 'transform': top, 'clip_on': False}

@@ -31,21 +31,21 @@ from matplotlib.transforms import ScaledTranslation
 from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
-WIDTH = 8.0  # This is the width of a figure, in inches.
-SMALL = 7.0  # This is the size of the smallest letters, in points.
-COLUMN, PAGE = 3.3, 6.75  # These are the widths of a column and a page, in inches.
+WIDTH = 8.0  # A figure has this width, in inches.
+SMALL = 7.0  # The smallest letters have this size, in points.
+COLUMN, PAGE = 3.3, 6.75  # A column and a page have these widths, in inches.
 # A legend is measured in points of its letters: the width of a wide letter and the
 # height of a row. A figure allows for the usual number of rows.
 _LETTER, _ROW, _USUAL_ROWS = 0.72, 1.44, 3
 # A log axis has ticks at these parts of a power of ten; the longest tuple comes first.
 _PARTS = (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)
-_TICK = 3.5  # This is the width of a number at a tick, with its distance, in letters.
+_TICK = 3.5  # A number at a tick takes this width with its distance, in letters.
 _NARROW = 5.0  # A figure that is narrower, in inches, has smaller letters.
 _NARROW_HEIGHT = 0.75  # Such a figure has this share of its usual height.
 _LEAST_PANEL = 2.4  # In a figure of a chosen width a panel has these inches or more.
 
-# These are Okabe and Ito's colours, which colour-blind readers can distinguish. Yellow
-# is missing, which is hard to see on white.
+# Okabe and Ito chose these colours, which colour-blind readers can distinguish. Their
+# yellow is left out, since it is hard to see on white.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
 PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
 GREY = '#777777'  # References have this colour.
@@ -104,7 +104,7 @@ _STYLE = {
   'savefig.facecolor': 'white',
   'savefig.transparent': False,
   'savefig.dpi': 150,
-  # This is TrueType. Conferences refuse Type 3 fonts, the default of matplotlib.
+  # Type 42 is TrueType. Conferences refuse Type 3 fonts, the default of matplotlib.
   'pdf.fonttype': 42,
   'ps.fonttype': 42,
   'svg.fonttype': 'path',  # Readers need not have the font.

@@ -78,7 +78,7 @@ def shape_of_prediction(
 ) -> tuple[int, ...]:
   """The axes of a prediction for one query; raises what the model raises."""
   if isinstance(model, HostBaseline):
-    return ()  # it is not traced
+    return ()  # The number is not traced.
 
   def of(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -136,7 +136,7 @@ class Answers:
       unused = Prompt(one[None, None], one[None], one[None], one)
       try:
         rule = self._programs.run(_rule, [model], unused)
-      except UserError:  # an edited copy of a model has none
+      except UserError:  # An edited copy of a model has no learning rule.
         return None
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), rule)
 

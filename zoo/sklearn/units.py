@@ -53,7 +53,8 @@ class Columns:
   def __call__(self, x: Float[np.ndarray, 'b d']) -> Float[np.ndarray, 'b n']:
     """Returns the features of rows."""
     features = np.zeros((len(x), self.num_features))
-    with np.errstate(over='ignore'):  # what is too large is refused where it is used
+    # A number that is too large is refused where it is used.
+    with np.errstate(over='ignore'):
       features[:, self.places] = (x - self.center) * self.factor + self.shift
     return features
 
@@ -207,7 +208,8 @@ def units_of(
 def prompts_of(task: Task, length: int) -> Prompt:
   """Prompts of a task with so many examples, at most 256, or as many as it can have."""
   length = min(length, _LONGEST)
-  longest = 1 << (length - 1).bit_length()  # so that few programs are compiled
+  # Lengths are rounded up to powers of two, so that few programs are compiled.
+  longest = 1 << (length - 1).bit_length()
   if longest > task.context_length and 'context_length' in trees.arguments(task):
     with contextlib.suppress(UserError):
       longer = dataclasses.replace(task, context_length=longest)  # pyright: ignore

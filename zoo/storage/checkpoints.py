@@ -30,7 +30,7 @@ from zoo.host import processes
 from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically
 from zoo.storage.steps import damage_of, steps_in, write_sums
 
-FORMAT = 1  # It is increased when older code could not read a step's contents.
+FORMAT = 1  # The number rises when older code cannot read the contents of a step.
 # The item with the metadata is called `origin` on disk, as in the first checkpoints.
 METADATA_FILE = 'origin/data.json'
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
@@ -188,14 +188,15 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
   """Checks the newest step in a folder.
 
   Raises:
-    RunError: If it is damaged.
-    UserError: If it belongs to another run.
+    RunError: If the step is damaged.
+    UserError: If the step belongs to another run, or an earlier version of the library
+      wrote the folder into a bucket.
   """  # noqa: DOC501
   names = names_in(folder)
   if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
     raise UserError(
-      f'{folder / old[0]} was written into a bucket by ICL Zoo 0.1.0, which alone can '
-      'go on with it; give another folder'
+      f'{folder / old[0]} was written into a bucket by an earlier commit, which alone '
+      'can go on with it; give another folder'
     )
   steps = sorted(int(name) for name in names if name.isdecimal())
   if is_url(folder):  # A step that a kill left has no checksums; Orbax deletes it.

@@ -41,14 +41,15 @@ from zoo.storage.checkpoints import (
 from zoo.storage.programs import StepTogether, load_together, steps_of_point
 from zoo.storage.steps import chosen_step, damage_of, steps_in
 
-_MOST_ARRAYS = 8  # This is the largest number of arrays that a message lists.
-# This is the largest number of characters of a reason: a list in a config may be long.
-_MAX_REASON = 1000
+_MOST_LISTED_ARRAYS = 8
+_MOST_CHARACTERS_OF_REASON = 1000  # The reason may quote a long list of a config.
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
   """A loaded model with its task, its config and its step.
+
+  `zoo.load` returns it.
 
   Attributes:
     model: The model, a `zoo.Model` that is ready to be called.
@@ -285,7 +286,9 @@ def _abstract(
     task = build_task(config)
     graph, state = abstract_parts(config)
   except UserError as error:
-    raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
+    raise UserError(
+      f'{folder}: {in_one_line(error, _MOST_CHARACTERS_OF_REASON)}'
+    ) from None
   return task, graph, _as_saved(folder, state, saved)
 
 
@@ -350,7 +353,7 @@ def check_same_arrays(
 
   def differing(some: Mapping[str, tuple], others: Mapping[str, tuple]) -> str:
     own = [f'{name} {some[name]}' for name in some if others.get(name) != some[name]]
-    return shown(sorted(own), _MOST_ARRAYS) or 'nothing else'
+    return shown(sorted(own), _MOST_LISTED_ARRAYS) or 'nothing else'
 
   if shapes != wanted:
     raise UserError(

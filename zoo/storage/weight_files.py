@@ -17,7 +17,7 @@ from zoo.host.files import parse_json
 from zoo.storage.checkpoints import array_name
 
 SUFFIX = '.safetensors'
-_KEY = 'icl_zoo'  # This is the only entry in the file's metadata, which are texts.
+_KEY = 'icl_zoo'  # The file's metadata have one entry, a text of this name.
 
 
 def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> None:

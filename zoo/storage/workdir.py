@@ -29,19 +29,21 @@ from zoo.host.files import (
 )
 from zoo.host.parts import Part
 
-POINTS = 'points'  # This folder of a sweep holds the workdirs of its points.
+POINTS = 'points'  # A sweep has the workdirs of its points in this folder.
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
 LOCK = '.lock'  # A program locks this file while it works in a folder.
 _HOLDER = '.holder'  # A file whose name has this ending says who has a lock.
-_PARTS = '.locks'  # This folder has such files for parts of the work.
-# A killed program may have left files in a new folder whose names begin like this.
+_PARTS = '.locks'  # The locks of parts of the work, and their holders, are here.
+# A program that is killed before it writes the config may leave files in the new folder
+# whose names begin like this.
 _BEFORE_CONFIG = LOCK, f'.{_CONFIG}.'
-_NUMBER = '.parts'  # This file has the number of parts that a sweep is divided into.
-# Another program may hold a lock for a moment, to test it. This is in seconds.
-_MOMENT = 0.5
-# These errors are about a disk or its locks, whatever file is open.
+_NUMBER = '.parts'  # A sweep that is divided has the number of its parts in this file.
+# Programs wait this long for a lock, since another program may hold it for a moment to
+# test it.
+_SECONDS_OF_TEST = 0.5
+# Errors with these numbers are about a disk or its locks, whatever file is open.
 _OF_DISKS = (
   errno.ENOSPC,
   errno.EDQUOT,
@@ -53,7 +55,7 @@ _OF_DISKS = (
   errno.ESTALE,
   errno.ETIMEDOUT,
 )
-# These files exist only in the workdirs of one kind of program.
+# Only one kind of program has these files in its workdirs.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
   'sweep': (POINTS, 'table.json'),
@@ -63,9 +65,9 @@ _MARKS = {
 def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
   """Makes the folder of a workdir, unless it belongs to another config; for process 0.
 
-  A run that ended before its first checkpoint, since memory was not enough or a loss
-  was not finite, leaves a folder that any config may use. Other runs may be given more
-  steps.
+  The folder of a run that ended before its first checkpoint may be used with any
+  config: such a run ended since memory was not enough or a loss was not finite. The
+  folder of any other run may be used with a config that has more steps.
 
   Raises:
     UserError: If the workdir belongs to another config or another kind of program,
@@ -149,7 +151,7 @@ def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
 def _is_untrained(workdir: pathlib.Path) -> bool:
   """Returns whether a run has saved nothing but its log.
 
-  Its first save may have failed.
+  A run whose first save has failed is an example.
   """
   empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', 'diverged.json'}
   empty |= {LOCK, f'{LOCK}{_HOLDER}', 'wandb', 'wandb.json'}
@@ -161,7 +163,9 @@ def _is_untrained(workdir: pathlib.Path) -> bool:
 def occupied(
   workdir: pathlib.Path, config: Any, kind: str = 'run', part: Part | None = None
 ) -> Iterator[None]:
-  """Opens and locks a workdir for the block; a config that it has stays.
+  """Opens and locks a workdir for the block.
+
+  If the workdir has a config already, that config stays in it.
 
   Raises:
     UserError: If the workdir belongs to another config or another kind of program,
@@ -187,7 +191,8 @@ def occupied(
 def _is_about(workdir: pathlib.Path, error: BaseException) -> bool:
   """Returns whether an error is about a workdir, and not from the user's own code.
 
-  An error while a file is open names no file, but has the number of a disk's error.
+  If the error names a file, the file must be in the workdir. An error in writing to an
+  open file names none: it is about the workdir if its number is one of `_OF_DISKS`.
   """
   of_disk = getattr(error, 'errno', None) in _OF_DISKS
   if is_url(workdir):  # Its records are in a temporary folder.
@@ -237,7 +242,7 @@ def _lock(stack: contextlib.ExitStack, workdir: pathlib.Path, part: Part | None)
     own, others = parts / f'{part.index}-of-{part.number}', [whole]
   own.parent.mkdir(exist_ok=True)
   for path in own, *others:
-    lock = filelock.FileLock(path, timeout=_MOMENT, fallback_to_soft=False)
+    lock = filelock.FileLock(path, timeout=_SECONDS_OF_TEST, fallback_to_soft=False)
     try:
       lock.acquire()
     except filelock.Timeout as error:
@@ -268,7 +273,7 @@ def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
   if not note.exists():
     create(note, str(part.number))
   if not read_text(note):  # Another part is writing the note, or was killed.
-    time.sleep(_MOMENT)
+    time.sleep(_SECONDS_OF_TEST)
     if not read_text(note):
       write_atomically(note, str(part.number))
   number = read_text(note)

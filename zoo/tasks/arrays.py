@@ -148,7 +148,7 @@ class Arrays(BaseTask):
   seed: int = struct.field(pytree_node=False, default=0)
   rows: str = struct.field(pytree_node=False, default='training')
   sha256: str | None = struct.field(pytree_node=False, default=None)
-  # It is a _Rows, which __post_init__ reads.
+  # __post_init__ reads the rows of the arrays, as a `_Rows`.
   _rows: Any = None
   stationary = True
 

@@ -41,8 +41,8 @@ Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 # therefore share their compiled programs.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
-# These are arrays of one prompt: the weights w, the features of its c + 1 examples (the
-# query is the last one), and one number for each example.
+# The arrays of one prompt have these types: the weights w, the features of its c + 1
+# examples (the query is the last one), and one number for each example.
 Weights = Float[Array, ' d']
 Points = Float[Array, 't d']
 Values = Float[Array, ' t']

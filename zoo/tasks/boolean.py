@@ -593,8 +593,8 @@ class ConjunctionSampling(OfSigns):
     count = jnp.sum(positive).astype(x.dtype)
     total = jnp.sum(jnp.where(positive[:, None], x, 0), axis=0)
     literals = jnp.where(jnp.abs(total) == count, jnp.sign(total), 0)
-    # These are the literals that the query satisfies, too. Before the first positive
-    # example, they are all literals of the query.
+    # The query satisfies the literals `shared`, too. Before the first positive example,
+    # `shared` are all literals of the query.
     shared = jnp.where((count == 0) | (literals == x_query), x_query, 0)
     signs = jax.random.rademacher(signs_key, shape, x.dtype)
     literals = jnp.where(count == 0, signs, literals[:, None])
@@ -623,8 +623,8 @@ def _log_evidence(
   c, (d, s) = len(x), order.shape
   left = literals != 0
 
-  # This is the place of the first literal that each example violates. On a CPU a loop
-  # over features is several times as fast as a minimum over their axis.
+  # `first` is the place of the first literal that each example violates. On a CPU a
+  # loop over features is several times as fast as a minimum over their axis.
   def earlier(j: Any, first: Array) -> Array:
     violated = left[j][None] & (x[:, j, None] != literals[j][None])
     return jnp.where(violated, jnp.minimum(first, order[j][None]), first)

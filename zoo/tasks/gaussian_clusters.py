@@ -135,7 +135,7 @@ class GaussianClusters(BaseTask):
     classes: Int[Array, ' t'],
     x: Float[Array, 't d'],
   ) -> Prompt:
-    # These are the terms of −|x − μ|²/2 that depend on the class.
+    # Only these terms of −|x − μ|²/2 depend on the class.
     scores = dot(x[:, None], means[None]) - dot(means, means)[None] / 2
     labels = jax.nn.one_hot(classes, self.num_outputs, dtype=x.dtype)
     return make_prompt(x, labels, jax.nn.softmax(scores), means)

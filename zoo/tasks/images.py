@@ -138,7 +138,7 @@ def _find(dataset: str, folder: str) -> Any:
 
   try:
     return read_only_builder.builder_from_files(dataset, data_dir=folder)
-  except (ValueError, OSError):  # there is no such name, or no such folder
+  except (ValueError, OSError):  # There is no such name, or no such folder.
     return None
   except json_format.Error as error:
     raise _unusable(dataset, folder, error) from None

@@ -113,7 +113,7 @@ class LabelledClusters(BaseTask):
   data_dir: str | None = struct.field(pytree_node=False, default=None)
   image_size: int = struct.field(pytree_node=False, default=28)
   held_out_classes: int = struct.field(pytree_node=False, default=100)
-  # It is an Images, which __post_init__ reads.
+  # __post_init__ reads the images of a data set, as an `Images`.
   _images: Any = None
   label_kind = 'classes'
 
@@ -307,7 +307,7 @@ class LabelledClusters(BaseTask):
     means = jax.random.normal(classes_key, (count, self.num_features))
     means = means / np.sqrt(self.num_features)
     if x_query is not None:
-      # This is a draw of `μ ~ N(0, I/D)` given `(μ + ε η)/√(1 + ε²)`.
+      # `of_query` is drawn as `μ ~ N(0, I/D)` is, given `(μ + ε η)/√(1 + ε²) = x_q`.
       within = jnp.asarray(self.within, x_query.dtype)
       of_query = (x_query + within * means[slots[-1]]) / jnp.sqrt(1 + within**2)
       means = means.at[slots[-1]].set(of_query)

@@ -1,4 +1,4 @@
-"""Gaussian linear regression, the task that exact theory covers."""
+"""Gaussian linear regression, on which `zoo.theory` computes exact risks."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class LinearRegression(LinearFunctions):
   For each prompt, weights `ŵ ~ N(prior_mean, prior_covariance)` are drawn. The examples
   have features `x_i ~ N(0, feature_covariance)` and labels `y_i = ŵ·x_i + σ n_i` with
   `n_i ~ N(0, 1)`. The query is drawn like the features of an example. Its target is
-  `ŵ·x_q`, without noise. The latents are ŵ.
+  `ŵ·x_q`, without noise. The latents of a prompt are ŵ.
 
   The Bayes predictor is the mean of the Gaussian posterior (baseline `bayes`). It is
   ridge regression towards the prior mean w*: it minimises
   Σ_i (w·x_i − y_i)² + σ² (w − w*)ᵀ Λ⁻¹ (w − w*), where Λ is the prior covariance.
-  Exact theory (`zoo.theory`) covers this class, but no subclass: a subclass may draw
-  prompts from another distribution, and a model is then trained on what its
-  `sample_one` draws.
+  The formulas of `zoo.theory` are for this class. They are not used for a subclass,
+  which may draw prompts from another distribution. A model of a subclass is trained on
+  the prompts that `sample_one` of the subclass draws.
 
-  Covariances and the prior mean are kept as float64 on the host, so that exact theory
-  loses no precision. By default the prior mean is 0, as in most papers; the configs
-  train the task of Table 1 of the paper, whose prior mean is 2.
+  Covariances and the prior mean are kept as float64 on the host, so that the formulas
+  lose no precision. By default the prior mean is 0, as in most papers. The configs of
+  this library train on the task of Table 1 of arXiv 2512.04268, whose prior mean is 2.
 
   Args:
     num_features: Number of features d ≥ 1.
@@ -70,8 +70,8 @@ class LinearRegression(LinearFunctions):
       would overflow float32).
 
   Raises:
-    UserError: If a covariance is not symmetric and positive semi-definite.
-      `zoo.create_task` raises it for any other field out of its range.
+    UserError: If a covariance is not symmetric and positive semi-definite. The
+      constructor checks the covariances alone; `zoo.create_task` checks all fields.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=5)
@@ -89,8 +89,7 @@ class LinearRegression(LinearFunctions):
   prior_covariance: Matrix = None
   feature_covariance: Matrix = None
   noise_std: Number = 0.0
-  # These are the symmetric roots of the covariances. Compiled programs multiply by
-  # them.
+  # Compiled programs multiply by these symmetric roots of the covariances.
   _prior_root: Matrix = None
   _feature_root: Matrix = None
 
@@ -172,11 +171,12 @@ class LinearRegression(LinearFunctions):
 
     `gd` and `gd_beta` are one step of gradient descent, whose step size or step matrix
     is the best one for each number of examples. `ridge` has the best penalty; it is
-    left out if that has no closed form. Both start from the prior mean, as do `ols` and
-    `bayes`. `averaging`, `nearest_neighbours` and `zero` use no prior.
+    left out if the best penalty has no closed form. `gd`, `gd_beta`, `ridge`, `ols` and
+    `bayes` start from the prior mean. `averaging`, `nearest_neighbours` and `zero` use
+    no prior.
 
-    A subclass may draw from another prior. It has `ols` from 0 and the three baselines
-    that use no prior.
+    A subclass may draw the weights from another prior. Its baselines are therefore
+    `ols` from 0 and the three that use no prior.
     """
     untuned: dict[str, Predictor] = {
       'averaging': Averaging(),
@@ -200,9 +200,10 @@ class LinearRegression(LinearFunctions):
     """Draws `batch_size` prompts; `sample` compiles this method.
 
     The prompts are drawn as arrays of the whole batch. They have the distribution of
-    `sample_one`, but are not the same prompts. Their bits are those of earlier
-    versions, and `sample_statistics` gives the statistics of these prompts. A subclass
-    is sampled by its `sample_one`.
+    the prompts that `sample_one` draws, but other values. The prompts of a key are, bit
+    for bit, those of earlier versions. `sample_statistics` returns the statistics of
+    the prompts that this method draws with the same key. A subclass is sampled by its
+    `sample_one`.
 
     Args:
       key: Random key.
@@ -228,11 +229,12 @@ class LinearRegression(LinearFunctions):
     )
 
   def sample_statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
-    """Draws the second moments of prompts, which is all that the linear family uses.
+    """Draws the second moments of prompts, which are all that the linear family uses.
 
-    They are the statistics of the prompts that `sample` draws with the same key. If
-    `has_long_context`, they only have the same distribution, and their cost does not
-    depend on C. They do not depend on `prior_mean`.
+    The result has the statistics of the prompts that `sample` draws with the same key.
+    If `has_long_context`, the statistics have only the same distribution as those of
+    the prompts, and their cost does not depend on C. The statistics do not depend on
+    `prior_mean`.
 
     Args:
       key: Random key.
@@ -252,7 +254,7 @@ class LinearRegression(LinearFunctions):
     return _statistics(trees.fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
-    """Draws what `sample_statistics` returns. That method compiles this one.
+    """Draws what `sample_statistics` returns, which compiles this method.
 
     Args:
       key: Random key.
@@ -279,23 +281,26 @@ class LinearRegression(LinearFunctions):
     """Whether pseudo-examples are cheaper to draw than the examples themselves.
 
     d + 1 pseudo-examples have second moments of the same distribution as C examples.
+    They are taken if C is at least 3/2 times their number, since some of their numbers
+    are chi variables, which are drawn by rejection and cost more than normal ones.
     """
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
   # In the methods below the axis of the batch is the last one, as in `draws`. The noise
   # of the labels has random streams of its own, so that tasks that differ only in σ
   # share all other numbers. If σ is 0, no noise is drawn. The key of the noise is
-  # fold_in(key, 1). Its two words are also a pair of random words of prompt 0. The
-  # noise and that pair are not correlated, since the generator hashes a key before it
-  # draws.
+  # fold_in(key, 1): the two words that the generator makes from `key` and the counter
+  # (0, 1). `draws.words` uses the same counter, so that it also draws these two words,
+  # for prompt 0. The noise is nevertheless independent of them in effect, since the
+  # generator hashes its key anew for each number that it draws.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
   ) -> tuple[Array, Array, Array, Array]:
     """Draws features `[n, d, b]`, the query and `ŵ − w*` `[d, b]`, and noise `[n, b]`.
 
-    There is a row for each of the n = C examples or, if `is_pseudo`, for each of the
-    n = d + 1 pseudo-examples. ŵ are the weights of a prompt, and w* is their mean.
+    Each of the n = C examples has a row. If `is_pseudo`, each of the n = d + 1
+    pseudo-examples has one. ŵ are the weights of a prompt, and w* is their mean.
 
     Returns:
       The features, the query, the deviation and the noise.
@@ -376,16 +381,18 @@ def _correlate(
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Says whether exact theory covers a task.
+  """Says whether a task is a `LinearRegression`, and not of a subclass.
 
-  The theory covers `LinearRegression`. It does not cover subclasses, whose prompts may
-  differ.
+  On such a task learning rules and the other exact forms have a risk in closed form. A
+  subclass may draw prompts from another distribution. Tasks of the class `TaskPool`
+  have formulas of their own: `zoo.theory.exact_risk` takes them, although this function
+  returns False.
 
   Args:
     task: Any object.
 
   Returns:
-    Whether the task is a `LinearRegression`, and not of a subclass.
+    Whether the class of the task is `LinearRegression`.
 
   Example:
     >>> zoo.theory.covers(zoo.tasks.LinearRegression(2, 4))
@@ -397,10 +404,10 @@ def covers(task: object) -> TypeGuard[LinearRegression]:
 
 
 def require_covered(task: object) -> LinearRegression:
-  """Returns the task, if exact theory covers it.
+  """Returns the task if it is a `LinearRegression`, and not of a subclass.
 
   Raises:
-    UserError: If the task is not a `LinearRegression`, or is of a subclass of it.
+    UserError: If the task is of another class.
   """
   if not covers(task):
     raise UserError(

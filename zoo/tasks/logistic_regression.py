@@ -274,8 +274,8 @@ class Quadrature(Posterior, OfSigns):
     log_p = jax.lax.fori_loop(0, len(x), add, -jnp.sum(z * z, axis=1) / 2)
     query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
     score = query_offset + z @ query_row[0]
-    # This is the logarithm of the volume of a cell times the factor of the prior's
-    # density.
+    # `cell` is the logarithm of the volume of a cell times the constant factor of the
+    # prior's density.
     cell = d * math.log(2 * _REACH / (self.num_nodes - 1) / math.sqrt(2 * math.pi))
     density = jax.nn.logsumexp(log_p) + cell - _log_det(root)
     density += log_density_of_features(examples)
@@ -320,8 +320,8 @@ class ImportanceSampling(Posterior, OfSigns):
     # Solving for all samples at once takes 20 times as long on a CPU.
     inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
     query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
-    # This is the logarithm of the constant factor in the ratio of the proposal to the
-    # prior.
+    # `factor` is the logarithm of the constant factor in the ratio of the proposal to
+    # the prior.
     factor = math.lgamma((freedom + d) / 2) - math.lgamma(freedom / 2)
     factor += d / 2 * math.log(2 / freedom) - d * math.log(width) + _log_det(root)
 

@@ -217,8 +217,8 @@ class MarkovChain(BaseTask):
 
     def step(context: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
       law, noise = now
-      # These are all contexts that this one may follow. They differ in the digit that
-      # it has forgotten.
+      # This context may follow each of the `possible` ones, which differ in the digit
+      # that this context has forgotten.
       possible = jnp.arange(size) * others + context // size
       scores = jnp.log(law)[possible] + logits[possible, context % size]
       before = possible[jnp.argmax(scores + noise)]

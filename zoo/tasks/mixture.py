@@ -276,7 +276,7 @@ class Mixture(BaseTask):
     of_tasks = [task.shifts() for task in self.tasks]
     names = dict.fromkeys(name for own in of_tasks for name in own)
     for name in names:
-      # These are the parts of a mixture that is itself a part.
+      # If a part is itself a mixture, its parts have such names.
       if name.startswith('part_'):
         continue
       shifted = tuple(

@@ -173,8 +173,8 @@ def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d
     key, normal_key, accept_key = jax.random.split(key, 3)
     point = jax.random.normal(normal_key, (d,)) / jnp.sqrt(precisions)
     point = point / jnp.sqrt(dot(point, point))
-    # This is the logarithm of the ratio of the density to that of the proposals, minus
-    # the bound of that logarithm.
+    # `of_ratio` is the logarithm of (density / density of the proposals), minus the
+    # bound of that logarithm.
     of_ratio = (
       -dot(rates, point * point)
       + d / 2 * jnp.log(dot(precisions, point * point))

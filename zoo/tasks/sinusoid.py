@@ -16,9 +16,9 @@ from zoo.estimators.baselines import Baseline, Examples, NearestNeighbours, Zero
 from zoo.estimators.linear import Ridge
 from zoo.tasks.base import FunctionClass, register_task
 
-# This threshold is in units of ε times the largest singular value of the examples.
-# Below it the rounding errors of the labels affect the second weight more than the
-# function does.
+# A singular value of the examples that is below this threshold counts as 0. The unit is
+# ε times the largest singular value. Below it the rounding errors of the labels affect
+# the second weight more than the function does.
 _RANK_TOLERANCE = 4
 
 
@@ -147,10 +147,10 @@ class SinusoidPosterior(Baseline):
     rows, y, _, x_query = examples._replace(x=_waves(examples.x[:, 0])).zeroed()
     rows, y = jnp.pad(rows, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
     u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
-    # The examples determine the weights along the first right singular vector. It is
-    # s(x) for some x, so they do so as one example with the feature x would. They also
-    # determine the weights along the second one, unless all features differ by
-    # multiples of π.
+    # The examples determine the weights along the first right singular vector. This
+    # vector is s(x) for some x, so that the examples act like one example with the
+    # feature x. Unless all features differ by multiples of π, the examples also
+    # determine the weights along the second vector.
     positive = s > s[0] * _RANK_TOLERANCE * float(jnp.finfo(s.dtype).eps)
     along = jnp.where(positive, (y @ u) / jnp.where(positive, s, 1), 0)
     sine, cosine = vt[0]
@@ -173,7 +173,7 @@ class SinusoidPosterior(Baseline):
     """
     (least, most), (first, last) = self.amplitude_range, self.phase_range
     eps = float(jnp.finfo(y.dtype).eps)
-    # The size is not 0, since v would then be infinite.
+    # A size of 0 would make v infinite, so that the size is at least this small one.
     size = jnp.maximum(jnp.abs(y), 1e-12 * most)
     y = jnp.where(y < 0, -size, size)
     # The interval is a little wider than the range, so that rounding excludes no
@@ -191,8 +191,8 @@ class SinusoidPosterior(Baseline):
     width = jnp.maximum(right - left, 0)
     middle = jnp.where(width > 0, (left + right) / 2, 0)
     total = jnp.sum(width)
-    # This is the integral of sinh v, written so that no two values of cosh are
-    # subtracted.
+    # The integral of sinh v is a difference of two values of cosh. This product is the
+    # same without the rounding errors of that difference.
     sinh = jnp.sum(2 * jnp.sinh(middle) * jnp.sinh(width / 2))
     return -y * sinh / jnp.where(total > 0, total, 1), total > 0
 

@@ -83,7 +83,7 @@ class TaskPool(LinearFunctions):
     return {
       'bayes': dmmse,
       'dmmse': dmmse,
-      # It is the posterior mean of `new_tasks`.
+      # With this penalty it is the posterior mean for the shift `new_tasks`.
       'ridge': Ridge(self.noise_std**2),
       'ols': Ridge(),
       'zero': Zero(),

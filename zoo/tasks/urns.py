@@ -212,9 +212,9 @@ def _urns(
   random = np.random.RandomState(seed)
   # `check` refuses bools, which are integers here.
   shape = int(num_urns), int(num_symbols)
-  # These are logarithms of gamma variables of shape α. Such a variable is one of shape
-  # α + 1 times U^(1/α) (Marsaglia & Tsang, ACM TOMS 26, 2000). For a small α it may
-  # itself round to 0.
+  # `logs` are logarithms of gamma variables of shape α. A gamma variable of shape α is
+  # one of shape α + 1 times U^(1/α) (Marsaglia & Tsang, ACM TOMS 26, 2000). Logarithms
+  # are needed since a gamma variable of a small shape α may round to 0.
   logs = np.log(random.standard_gamma(concentration + 1, shape))
   logs += np.log1p(-random.random_sample(shape)) / concentration
   urns = np.exp(logs - logs.max(axis=1, keepdims=True))

@@ -82,8 +82,8 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
     squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)]
     hessian = _coordinate_hessian(task.num_features, moments)
     smallest = float(np.linalg.eigvalsh(hessian)[0])
-  # This is the Hessian of the bias part; the Hessian of the weights is its Kronecker
-  # product with Σ.
+  # `hessian` is the Hessian of the bias part. The Hessian of the weights is the
+  # Kronecker product of `hessian` with Σ.
   if features is not None:
     smallest *= min(1.0, float(np.linalg.eigvalsh(features)[0]))
   return Certificate(float(sum(squares)) ** 0.5, smallest, float(sum(excess)))

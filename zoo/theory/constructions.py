@@ -20,8 +20,9 @@ from zoo.models import LTB, DeepLSA, MultiHeadLSA, YqLSA
 def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
   """Makes a yq-LSA whose prediction is one step of gradient descent.
 
-  The weights are those of arXiv 2512.04268, eq. 7, with a correction: `W_P = −η I`. The
-  paper's `−(η/C) I` divides by C twice, since its eq. 3 does so already.
+  The weights are those of arXiv 2512.04268, eq. 7, with a correction: `W_P = −η I`.
+  With the paper's `−(η/C) I` the update would be divided by C twice, since eq. 3 of the
+  paper has the factor 1/C, too.
 
   Args:
     start: The weights `[d]` at which the step begins; also the model's initial guess.

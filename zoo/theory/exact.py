@@ -52,6 +52,8 @@ _RESOLVED = 1e-7
 class ExcessRisk(NamedTuple):
   """The risk above that of the global optimum, as the sum of two parts, both ≥ 0.
 
+  `excess_risk` returns it.
+
   Attributes:
     initial_guess: The part that the initial guess causes: the error that is left after
       the context has corrected the guess.
@@ -64,6 +66,8 @@ class ExcessRisk(NamedTuple):
 
 class Difference(NamedTuple):
   """Expected squared differences of two learning rules f and f' on one task.
+
+  `squared_difference` returns it.
 
   Attributes:
     prediction: `E (f − f')²`, the difference of the predictions.
@@ -137,7 +141,7 @@ def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)
   if isinstance(subject, Ridge):
     lower, upper = ridge_risk(subject, task)
-    if lower == upper:  # both may be infinite
+    if lower == upper:  # Both may be infinite.
       return upper
     if upper - lower > _RESOLVED * upper:
       raise UserError(
@@ -147,7 +151,7 @@ def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
       )
     return (lower + upper) / 2
   if type(task) is not TaskPool:
-    require_covered(task)  # before anything is computed
+    require_covered(task)  # This is checked before anything is computed.
   if isinstance(subject, HasExactForm):
     form = _float64_form(subject, is_checked)
   else:

@@ -13,9 +13,9 @@ from zoo.theory.isotropic import least_over_angles
 from zoo.theory.optimum import constant_estimate
 from zoo.theory.risk import Moments, context_moments, task_moments
 
-_POLISHED = 10  # local searches improve so many of the screened subspaces
-_CHUNK = 2**18  # numbers in one array while subspaces are screened
-_FLAT = 1e-11  # directions with smaller relative singular values do not matter
+_POLISHED = 10  # Local searches improve so many of the screened subspaces.
+_CHUNK = 2**18  # One array has so many numbers while subspaces are screened.
+_FLAT = 1e-11  # Directions with smaller relative singular values do not matter.
 
 
 class HeadLimit(NamedTuple):
@@ -278,7 +278,7 @@ def _starts(
 
 def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
   """Returns the least risk that a local search over bases of subspaces reaches."""
-  import scipy.optimize  # slow to import, and rarely needed
+  import scipy.optimize  # It is slow to import, and rarely needed.
 
   def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:
     risk, slope = problem.least(entries.reshape(start.shape))

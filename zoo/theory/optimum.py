@@ -68,7 +68,8 @@ def optimal_rule(
   # These parts are for labels minus w*·x: ρ is that of the best step; P and s are those
   # of the estimate of the constant 1.
   update, bias_update = np.zeros((d, d + 1, d + 1)), np.zeros((d + 1, d + 1))
-  if initial_guess is not None or bias:  # else the guess is w*: no correction is needed
+  # Without both, the guess is w*, which needs no correction.
+  if initial_guess is not None or bias:
     constant = constant_estimate(task_moments(task))
     update += (mean - guess)[:, None, None] * constant
     bias_update -= bias * constant

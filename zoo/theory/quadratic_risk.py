@@ -17,11 +17,11 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.tasks.task_pool import TaskPool
 
-_MOST_FEATURES = 48  # the fourth moments of an example then take 46 MB
+_MOST_FEATURES = 48  # The fourth moments of an example then take 46 MB.
 # A part of a vector that depends on ŵ = uθ: a number for each length u, times 1 or θ;
 # the integer is 0 for 1, and 1 for θ.
 Part = tuple[Float[np.ndarray, ' n'], int]
-_RANK_TOLERANCE = 1e-13  # the rounding errors of eigenvalues of a matrix of ones
+_RANK_TOLERANCE = 1e-13  # Eigenvalues of a matrix of ones have such rounding errors.
 
 
 class Prior(NamedTuple):
@@ -91,7 +91,7 @@ def pool_risk(task: TaskPool) -> QuadraticRisk:
   prior = pool_prior(task.pool)
   u, square = prior.lengths, prior.lengths**2 + task.noise_std**2
   zero = np.zeros_like(u)
-  # These are the moments of `y = uξ + σn`, whose variance is `square`.
+  # The label is `y = uξ + σn`, whose variance is `square`.
   moments = LabelMoments(zero, u, zero, square, 2 * u**2, 3 * square * u, 3 * square**2)
   parts = (u, 1), (zero, 0)
   return quadratic_form(prior, moments, task.context_length, parts, u**2)
@@ -122,7 +122,7 @@ def quadratic_form(
   lift = _lift(d)
   mean = lift @ _products(prior, d, parts, parts) @ lift.T  # E K⊗K
   gram = mean + (_fourth_moments(prior, a, d) - mean) / context_length
-  gram[0], gram[:, 0] = mean[0], mean[0]  # products with the constant 1
+  gram[0], gram[:, 0] = mean[0], mean[0]  # The first entry is the constant 1.
   cross = _products(prior, d, target_parts, parts) @ lift.T
   return QuadraticRisk(gram, cross, float(prior.average(target_square, 0)))
 
@@ -209,7 +209,7 @@ def best_rule(
   rows, columns = np.triu_indices(e)
   updates = np.zeros((e, e, e))
   updates[:, rows, columns] = v[:, 1:]
-  updates = symmetric(updates)  # an entry off the diagonal occurs in G twice
+  updates = symmetric(updates)  # An entry off the diagonal occurs in G twice.
   return LearningRule(v[:-1, 0], updates[:-1], np.asarray(v[-1, 0]), updates[-1])
 
 

@@ -77,19 +77,20 @@ def bayes_risk(task: Task) -> RiskBounds:
 def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:
   """Returns bounds of the risk of ridge regression, least squares or Bayes.
 
-  With `λ = penalty/C`, in units in which the features have variance 1, and
-  `b = σ² r/C`, the risk is the average over the spectrum of S of
+  The risk is the average, over the eigenvalues s of S = XᵀX/C, of
 
       (ν λ² + b s)/(s + λ)² = b/(s + λ) + λ (νλ − b)/(s + λ)².
 
-  Here ν is the risk of the start and r the number of features. The derivatives of both
-  terms alternate in sign, so a Gauss rule and a Gauss–Radau rule with a point at 0
-  bound each term from its two sides.
+  Here the rows of X are the features of the C examples, in units in which their
+  variance is 1; `λ = penalty/C` in these units; ν is the risk of the start; r is the
+  number of features that the estimator sees; σ is the standard deviation of the noise;
+  and `b = σ² r/C`. The derivatives of both terms alternate in sign, so a Gauss rule and
+  a Gauss–Radau rule with a point at 0 bound each term from its two sides.
 
   Args:
     estimator: Ridge regression, least squares or the posterior mean, as
-      `zoo.estimators.ridge`, `ols` and `bayes` make them. With a
-      penalty > 0, the features that it sees must have equal variances.
+      `zoo.estimators.ridge`, `ols` and `bayes` make them. With a penalty > 0, the
+      features that it sees must have equal variances.
     task: A `linear_regression`.
 
   Returns:

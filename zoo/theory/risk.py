@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from zoo.core.learning_rule import AnyArray, LearningRule, symmetric
 from zoo.tasks.linear_regression import require_covered
 
-_FEW_FEATURES = 128  # an update with so many features takes 17 MB in float64
+_FEW_FEATURES = 128  # An update with so many features takes 17 MB in float64.
 _COORDINATES_AT_A_TIME = 16
 
 # The annotations describe arrays on the host; in a traced program they are JAX arrays.
@@ -18,6 +18,8 @@ _COORDINATES_AT_A_TIME = 16
 
 class Moments(NamedTuple):
   """The numbers of a task that determine the risk of a learning rule, as a pytree.
+
+  `task_moments` returns it.
 
   Attributes:
     context_length: C, the number of examples.

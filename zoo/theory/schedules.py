@@ -20,7 +20,8 @@ from zoo.theory.search import least_squares, lowest_point
 
 # A function from a schedule to numbers whose squares sum to its risk.
 Residuals = Callable[[Float[AnyArray, ' k']], Float[AnyArray, ' r']]
-_NUM_STARTS = 12  # random starts of the search for a schedule without closed form
+# A search for a schedule without closed form has so many random starts.
+_NUM_STARTS = 12
 
 
 def best_step_size(
@@ -87,9 +88,12 @@ def polynomial_optimum(
 ) -> PolynomialOptimum:
   """Finds the polynomial of given degree in `S = XᵀX/C` that predicts best.
 
-  The weights are `w_0 + Q(S) Xᵀ(y − X w_0)/C`, where Q has the degree k − 1. Let
-  `P(s) = 1 − s Q(s)`, `N = E (ŵ − w_0)(ŵ − w_0)ᵀ`, and let p_k be the k-th orthogonal
-  polynomial of the spectrum of S weighted by the eigenvalue. The best P is
+  The rows of X are the features of C examples, y are their labels, w_0 is a start, and
+  ŵ are the weights from which the prompt was drawn. The predictor has the weights
+  `w_0 + Q(S) Xᵀ(y − X w_0)/C`, where Q is a polynomial of the degree k − 1. Let
+  `P(s) = 1 − s Q(s)` and `N = E (ŵ − w_0)(ŵ − w_0)ᵀ`. Let p_k be the k-th of the
+  polynomials that are orthogonal under the average `E tr S f(S)`, in which each
+  eigenvalue of S has a weight of its own size. The best P is
 
       P(s) = (λ + s R(s)) / (s + λ),   R(s) = p_k(s) / p_k(−λ),   λ = σ² d / (C tr N).
 
@@ -121,7 +125,7 @@ def polynomial_optimum(
   degree = check_count('degree', degree)
   variance = feature_variance(task)
   deviation = float(np.trace(second_moments(task, start)[0]))
-  if deviation == 0:  # the start is known to be right
+  if deviation == 0:  # The start is known to be right.
     nothing = np.zeros(degree)
     return PolynomialOptimum(0.0, np.zeros(0, complex), nothing, nothing)
   d, c = task.num_features, task.context_length

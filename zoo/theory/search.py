@@ -18,7 +18,7 @@ def lowest_point(
 
   A local search continues from the lowest point of the grid, between its neighbours.
   """
-  import scipy.optimize  # slow to import, and rarely needed
+  import scipy.optimize  # It is slow to import, and rarely needed.
 
   values = [function(float(point)) for point in grid]
   lowest = int(np.argmin(values))
@@ -40,7 +40,7 @@ def least_squares(
   There is a search from every start. JAX differentiates the residuals, in float64, and
   compiles them once for all starts.
   """
-  import scipy.optimize  # slow to import, and rarely needed
+  import scipy.optimize  # It is slow to import, and rarely needed.
 
   def twice(point: Array) -> tuple[AnyArray, AnyArray]:
     values = residuals(point)

@@ -25,7 +25,7 @@ from zoo.tasks.linear_regression import require_covered
 from zoo.theory.precision import double_precision
 from zoo.theory.risk import Moments, task_moments
 
-Numbers = ArrayLike | Sequence[Any]  # nested lists of numbers are accepted, too
+Numbers = ArrayLike | Sequence[Any]  # Nested lists of numbers are accepted, too.
 
 
 class OptimalDeltaRule(NamedTuple):
@@ -234,7 +234,7 @@ def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
   for _ in range(task.context_length):
     size = risks[-1] + task.noise_std**2
     step = np.zeros_like(m)
-    if size > 0:  # otherwise the weights are known already
+    if size > 0:  # Otherwise the weights are known already.
       step = np.linalg.solve(2 * m @ features + size * identity, m).T
     m = m - step @ features @ m
     m = (m + m.T) / 2

@@ -36,7 +36,7 @@ QUICK_TO_COMPILE = {
 }
 
 Scalar = float | Float[Array, '']
-Predictions = dict[str, Float[Array, ' b']]  # the keys are names of methods
+Predictions = dict[str, Float[Array, ' b']]  # The keys are names of methods.
 
 
 @runtime_checkable
@@ -110,7 +110,8 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
       gaps = program(parameters, rest)
     else:
       follower = subject
-      if isinstance(subject, GradientDescent | GDBeta):  # one rule for each length
+      # Tuned steps of gradient descent have one rule for each length.
+      if isinstance(subject, GradientDescent | GDBeta):
         follower = subject.at_length(_CONTEXT_LENGTH)
       form = getattr(follower, method)()
       gaps = compiled(
@@ -183,7 +184,7 @@ def _gaps(
   is_rule = isinstance(form, LearningRule)
   d = form.num_features if is_rule else np.size(form.start)
   b, c = _NUM_PROMPTS, _CONTEXT_LENGTH
-  if isinstance(form, Recurrence):  # it has coefficients for each example
+  if isinstance(form, Recurrence):  # A recurrence has coefficients for each example.
     c = np.size(form.write)
   generator = np.random.default_rng(0)
   shapes = {'x': (b, c, d), 'y': (b, c), 'x_query': (b, d), 'y_query': (b,)}

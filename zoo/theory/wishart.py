@@ -153,5 +153,5 @@ def spectrum_with_zero(
   one (Golub & Meurant, Matrices, Moments and Quadrature, section 6).
   """
   points, weights = spectrum(num_features, context_length, num_points, power=1)
-  weights = weights / points  # since E tr S = E tr S⁰
+  weights = weights / points  # This holds since E tr S = E tr S⁰.
   return np.append(0.0, points), np.append(1 - weights.sum(), weights)

@@ -26,10 +26,10 @@ Loss = Callable[[Any, PyTree], Float[Array, '']]
 
 
 _NUM_LANES = 4
-# This is the least number of products of a weight and an example in a step for which
-# lanes are used. With fewer products operations are so short that having more of them
-# costs more than the other cores save.
-_LEAST_WORK = 1e8
+# Lanes are used from this number of products of a weight and an example in a step. With
+# fewer products the operations are so short that having more of them costs more than
+# the other cores save.
+_LEAST_PRODUCTS = 1e8
 
 
 def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
@@ -46,7 +46,7 @@ def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
   part = config.train.batch_size // config.train.num_parts
   sizes = (math.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
   work = sum(sizes) * config.train.batch_size * (task.context_length + 1)
-  return _NUM_LANES if work >= _LEAST_WORK and part % _NUM_LANES == 0 else 1
+  return _NUM_LANES if work >= _LEAST_PRODUCTS and part % _NUM_LANES == 0 else 1
 
 
 def mean_loss(

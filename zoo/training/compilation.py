@@ -52,8 +52,8 @@ class Training(NamedTuple):
     graph: The graph of the model.
     abstract: The shapes of the state, with the shardings between steps.
     uses_statistics: Whether models take sufficient statistics of prompts.
-    init: Makes the state at step 0. For one model it takes `from_source` as
-      `init_state` does.
+    init: A function that makes the state at step 0. For one model it has the argument
+      `from_source` of `init_state`.
     steps: The steps, as `make_steps` describes them, compiled or to be compiled.
     key: The key of the training prompts, or one for each model.
     numbers: The numbers that may differ without another program.

@@ -55,8 +55,9 @@ class Sampled(NamedTuple):
 
 
 NOT_SAMPLED = Sampled({}, {})
-# Both have what was sampled, and the rules that give exact risks. They are on the
-# devices, or on the host, where the arrays are those of NumPy.
+# An evaluation is a pair: what was sampled, and the learning rule or exact form of the
+# model, from which its exact risk follows. A `Measured` is on the devices, and a
+# `Fetched` is its copy on the host, with arrays of NumPy.
 Measured = tuple[Sampled, Rule | None]
 Fetched = tuple[Any, Rule | None]
 
@@ -154,9 +155,10 @@ def is_evaluated(config: Config, step: int) -> bool:
 def evaluate(
   config: Config, evaluation: Evaluation, model_state: PyTree, step: int
 ) -> Measured:
-  """Starts to measure the model after a step; its state may be donated at once.
+  """Starts to measure the model after a step.
 
-  The risk on held-out prompts is measured where the config asks for it and at the end.
+  The caller may donate the arrays of the model as soon as this function returns. The
+  risk on held-out prompts is measured where the config asks for it and at the end.
   The exact risk is always measured. `finish_evaluation` makes risks from the result.
 
   Returns:

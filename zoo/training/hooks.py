@@ -150,7 +150,12 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
 
 
 def record(event: Event, hooks: Sequence[Hook]) -> Event:
-  """Hands the line of a step to all hooks; the first ones write it.
+  """Calls all hooks for a logged step: `on_evaluation` if it is evaluated, `on_chunk`.
+
+  Args:
+    event: The step.
+    hooks: The hooks in the order of their calls. `Records` and `TensorBoard`, which
+      write the line of the step, come first.
 
   Returns:
     The event with the numbers that the hooks have added, if the step is evaluated.

@@ -34,9 +34,16 @@ class Chunk(NamedTuple):
 
 
 class _Call(NamedTuple):
-  """A chunk whose results may still be being computed."""
+  """A chunk whose results may still be being computed.
 
-  started: float  # This is a time of `time.monotonic`.
+  Attributes:
+    started: When the steps were started, in seconds of `time.monotonic`.
+    step: The number of steps that are done after the call.
+    metrics: The metrics of the last step, on the devices.
+    measured: The evaluation after the last step, on the devices.
+  """
+
+  started: float
   step: int
   metrics: dict[str, jax.Array]
   measured: Measured
@@ -73,23 +80,24 @@ class Loop:
       step: The number of steps that this state has done.
       is_saved: Whether the state after a number of steps is to be saved.
       interruption: Ends the loop at the end of a chunk.
-      looks_ahead: Whether the next steps start before the results of the last are read.
+      looks_ahead: Whether the steps of the next chunk are started before the results
+        of this chunk are read.
     """
     self.state, self.step = state, step
     self._training, self._is_saved = training, is_saved
     self._interruption, self._looks_ahead = interruption, looks_ahead
-    self._next: _Call | None = None  # A loop that looks ahead has started this call.
+    self._started_ahead: _Call | None = None
     self._start = step, time.process_time()
-    self._done = step  # This is the number of steps whose results are on the host.
-    self._seconds = 0.0  # This is the time that the devices have spent on steps.
-    self._free = 0.0  # This is when the devices had finished all earlier work.
+    self._fetched_step = step
+    self._seconds_of_steps = 0.0
+    self._last_fetch = 0.0
 
   def __iter__(self) -> Loop:
     return self
 
   def __next__(self) -> Chunk:
     """Returns the next chunk when its results are on the host."""
-    call, self._next = self._next, None
+    call, self._started_ahead = self._started_ahead, None
     if call is None:
       call = self._advance()
     if call is None:
@@ -99,7 +107,7 @@ class Loop:
       return Chunk(call.step, metrics, measured, self._is_saved(call.step))
     is_saved = self._is_saved(call.step)
     if not is_saved:
-      self._next = self._advance()
+      self._started_ahead = self._advance()
     return Chunk(call.step, *self._fetch(call), is_saved)
 
   def _advance(self) -> _Call | None:
@@ -123,8 +131,9 @@ class Loop:
     """Waits for the steps of a call and for the evaluation after them.
 
     The time of the steps ends when the metrics of the last step are there. It begins
-    when the steps were started, or when the evaluation before them ended if the devices
-    were still busy with it.
+    when the steps were started. If they were started ahead, while the devices were
+    still busy with the call before, it begins when the results of that call had been
+    copied to the host.
 
     Returns:
       The metrics and the evaluation, on the host.
@@ -133,9 +142,10 @@ class Loop:
     for leaf in jax.tree.leaves(results):
       leaf.copy_to_host_async()  # The copy begins as soon as a result is there.
     jax.block_until_ready(call.metrics)
-    self._seconds += time.monotonic() - max(call.started, self._free)
+    began = max(call.started, self._last_fetch)
+    self._seconds_of_steps += time.monotonic() - began
     metrics, measured = jax.device_get(results)
-    self._free, self._done = time.monotonic(), call.step
+    self._last_fetch, self._fetched_step = time.monotonic(), call.step
     return metrics, measured
 
   def speed(self) -> tuple[float | None, float | None]:
@@ -147,16 +157,20 @@ class Loop:
     counts all threads of this process since the start, whatever they do.
     """
     start, cpu = self._start
-    if self._done <= start:
+    num_steps = self._fetched_step - start
+    if num_steps <= 0:
       return None, None
     cpu_seconds = time.process_time() - cpu
     # A coarse clock may say that a few steps took no time.
-    rate = (self._done - start) / self._seconds if self._seconds else None
-    return rate, 1e3 * cpu_seconds / (self._done - start)
+    rate = num_steps / self._seconds_of_steps if self._seconds_of_steps else None
+    return rate, 1e3 * cpu_seconds / num_steps
 
 
 def next_stop(step: int, config: Config) -> int:
-  """Returns the step at which the next call ends, in order to log, evaluate or save."""
+  """Returns the step at which the next call of the compiled steps ends.
+
+  It is the next step at which the run logs, evaluates or saves, or the last step.
+  """
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   kept = [at for at in kept_steps(config) if at > step]
   return min(config.train.num_steps, *((step // n + 1) * n for n in every), *kept)

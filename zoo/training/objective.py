@@ -33,7 +33,7 @@ from zoo.measure.predictive import with_drawn_labels
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
 from zoo.tasks.base import FunctionClass
-from zoo.training import rows as rows  # for its side effect: it registers 'rows'
+from zoo.training import rows as rows  # Its import registers 'rows'.
 from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
 
@@ -45,11 +45,11 @@ class Numbers(NamedTuple):
 
   Attributes:
     task: The task, whose numbers are leaves.
-    moments: The moments of the task; None if exact theory does not cover it.
-    learning_rate: The learning rate of each model; None for that of the config.
-    stage: The stage of a curriculum; None without a curriculum.
-    num_steps: The last step of the decay of the schedule `wsd`, as a float; None for
-      that of the config.
+    moments: The moments of the task. None unless the task is one that `theory.covers`.
+    learning_rate: The learning rate. None means the learning rate of the config.
+    stage: The stage of a curriculum. None means that there is no curriculum.
+    num_steps: The step at which the decay of the schedule `wsd` ends, as a float. None
+      means `train.num_steps` of the config.
   """
 
   task: Task
@@ -191,20 +191,22 @@ def make_objective(
   """Returns the objective that a config names.
 
   - `sampled` is the mean of the task's loss over fresh prompts, or over their
-    statistics: an estimate of the in-context risk, E[loss(prediction, target)]. The
-    loss is taken at the query, at every example, or at an example that is drawn for
-    each prompt. For a looped model it is also the mean over the trained loops (Yang et
-    al., arXiv 2311.12424, eq. 4). A curriculum leaves out losses that do not count at
-    its stage.
+    statistics: an estimate of the in-context risk, E[loss(prediction, target)]. With
+    `objective.positions='query'` it is the loss at the query, and with 'every' the mean
+    of the losses at all examples and the query. With `objective.min_examples` it is the
+    loss after a number of examples that is drawn for each prompt. For a looped model it
+    is also the mean over the trained loops (Yang et al., arXiv 2311.12424, eq. 4). A
+    curriculum leaves out losses that do not count at its stage.
   - `nll` is the same mean of negative log likelihoods of observed labels.
   - `exact` is the in-context risk at the query itself, by theory, from the learning
-    rule or the exact form of the model. It samples nothing.
+    rule or the exact form of the model. Nothing is sampled.
   - A registered objective is the mean of what its function returns for fresh prompts.
 
   Args:
     config: The config of the run.
-    task: The task. It gives the constants of exact forms, and a registered objective
-      gets it. Prompts are drawn from the task among the numbers of a step.
+    task: The task with concrete numbers. The constants of exact forms are computed from
+      it, and registered objectives are called with it. Prompts are drawn from
+      `numbers.task` of each step instead, whose numbers are traced.
     statistics: Whether statistics of prompts are drawn instead of prompts.
     num_lanes: The number of parts of a batch that are computed at the same time.
 

@@ -33,7 +33,7 @@ from zoo.training.hooks import Event, Hook
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
-_THREADS = 8  # This is the number of threads that copy files.
+_NUM_COPYING_THREADS = 8
 
 
 class Progress:
@@ -189,7 +189,7 @@ class TensorBoard(Hook):
     self._writer: Any = None
     if jax.process_index() != 0:
       return
-    # It is slow to import, since it imports PyTorch if that is installed.
+    # tensorboardX is slow to import, since it imports PyTorch if that is installed.
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto import event_pb2
 
@@ -245,7 +245,7 @@ def copy_all(records: Sequence[Records]) -> None:
   """
   if not (is_url(records[0].workdir) and jax.process_index() == 0):
     return
-  with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+  with concurrent.futures.ThreadPoolExecutor(_NUM_COPYING_THREADS) as threads:
     list(threads.map(Records.copy, records))
 
 

@@ -99,8 +99,9 @@ def train(
       prompts or too little memory.
 
   Returns:
-    The summary, which is also in `summary.json`. After SIGTERM the result is None; the
-    newest step is saved, and the same call resumes from it.
+    The summary, which is also in `summary.json`. After SIGTERM or SIGHUP, and after
+    Ctrl-C if there are several processes, the result is None. The newest step is then
+    saved, and the same call resumes from it.
 
   Raises:
     UserError: If the config or the workdir is invalid, if another process is training
@@ -109,8 +110,8 @@ def train(
     RunError: If the loss, the gradient or the weights are not finite, if the newest
       checkpoint is damaged, if the memory is not enough for a run that resumes, or if
       the folder cannot be written.
-    KeyboardInterrupt: If Ctrl-C was pressed. The newest step is saved, and the same
-      call resumes from it.
+    KeyboardInterrupt: If Ctrl-C was pressed and there is one process. The newest step
+      is saved, and the same call resumes from it.
 
   Example:
     >>> config = zoo.default_config('yq_lsa')
@@ -132,6 +133,10 @@ def training_run(
 ) -> Generator[Event, None, None]:
   """Trains like `train`, and yields an event after each logged step.
 
+  A logged step is one after which the run logs, evaluates or saves: a multiple of
+  `train.log_every`, `eval.every` or `checkpoint.every`, one of `checkpoint.steps`, or
+  the last step.
+
   The loop belongs to the caller: training goes on when the next event is asked for. A
   caller that stops early, by `break` or `close`, leaves a run whose newest step is
   saved, and the same call goes on from there. If there are several processes, all must
@@ -146,8 +151,8 @@ def training_run(
 
   Returns:
     An iterator over the events of the logged steps. The last event has the summary. A
-    run that has ended already yields its last event only. SIGTERM ends the iteration
-    without a summary.
+    run that has ended already yields its last event only. SIGTERM and SIGHUP end the
+    iteration without a summary, and so does Ctrl-C if there are several processes.
 
   Raises:
     UserError: If the config or the workdir is invalid, if another process is training
@@ -156,8 +161,8 @@ def training_run(
     RunError: If the loss, the gradient or the weights are not finite, if the newest
       checkpoint is damaged, if the memory is not enough for a run that resumes, or if
       the folder cannot be written.
-    KeyboardInterrupt: If Ctrl-C was pressed. The newest step is saved, and the same
-      call resumes from it.
+    KeyboardInterrupt: If Ctrl-C was pressed and there is one process. The newest step
+      is saved, and the same call resumes from it.
 
   Example:
     >>> config = zoo.default_config('yq_lsa')
@@ -178,8 +183,8 @@ def events_of(
     config: The config of the run.
     workdir: The folder of the run.
     hooks: The hooks of the caller.
-    looks_ahead: Whether the loop starts the next steps before the results of the last
-      ones are read (see `Loop`).
+    looks_ahead: Whether the loop starts the steps of the next chunk before the results
+      of this chunk are read (see `Loop`).
 
   Yields:
     An event for each logged step; the last one has the summary.
@@ -270,9 +275,9 @@ def prepare_new(config: Config) -> tuple[Training, State | None]:
 def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
   """Checks and compiles what trains a run.
 
-  A run that resumes is checked, too, since its code may be new. The check uses random
-  weights then: the weights that `train.init_from` names were read when the run began,
-  and may be gone.
+  A run that resumes is checked, too, since its code may be new. The model of such a
+  check has random weights, because the weights that `train.init_from` names were read
+  when the run began, and may be gone.
 
   Args:
     config: The valid config of the run.
@@ -295,10 +300,10 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
 
 
 def checked_state(training: Training, from_source: bool = True) -> State:
-  """Returns the state at step 0, after checking its model.
+  """Returns the state at step 0, after checking that it can be saved and used.
 
-  The check is that the model can be saved, and that all ways in which it predicts
-  agree.
+  All arrays must be of types that can be saved, and all ways in which the model
+  predicts must agree.
 
   Args:
     training: The compiled or uncompiled training of the model.
@@ -383,7 +388,8 @@ def finished_run(
 def begin(workdir: pathlib.Path, config: Config) -> None:
   """Prepares the folder of an earlier run that goes on, on process 0.
 
-  The folder gets the config of this launch. A summary of fewer steps is deleted.
+  The folder gets the config of this launch. A summary in the folder is deleted, since
+  the run has not ended by this config.
   """
   open_workdir(workdir, config, held=True)
   (workdir / SUMMARY).unlink(missing_ok=True)
@@ -403,7 +409,11 @@ def _saved_model(workdir: pathlib.Path) -> Model:
 def restored(
   training: Training, checkpoints: Checkpoints, initial: State | None = None
 ) -> tuple[int, State]:
-  """Returns the newest saved step and its state; by default 0 and the initial state."""
+  """Returns the newest saved step and its state.
+
+  If no step is saved, the result is 0 and the initial state, which is `initial` or, if
+  that is None, made anew.
+  """
   step = processes.run_on_main(lambda: checkpoints.latest) or 0
   with on_mesh(training.mesh, training.config):
     if not step:
@@ -490,7 +500,7 @@ def save_at_break(saves: Saves, loop: Loop) -> None:
   try:
     saves.save_last(loop.step, loop.state)
   except RunError as error:
-    logging.error('%s', error)  # Python drops the exception after `break`.
+    logging.error('%s', error)
     raise
 
 

@@ -22,9 +22,9 @@ ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
 _LOG_LOSS = 'the log loss'
 # The trained model does not depend on these fields, up to rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
-_MOST_FIELDS = 4  # This is the most fields that a label has.
+_MOST_FIELDS_OF_LABEL = 4
 
-Config = Mapping[str, Any]  # It is the content of config.json.
+Config = Mapping[str, Any]  # The content of config.json has this type.
 
 
 def config_of(workdir: pathlib.Path) -> dict[str, Any]:
@@ -69,15 +69,16 @@ def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]
   labels = {}
   for folder, values in fields.items():
     own = [name for name in differing if name in values]
-    words = [named(name, values[name]) for name in own[:_MOST_FIELDS]]
-    words += ['…'] * (len(own) > _MOST_FIELDS)
+    words = [named(name, values[name]) for name in own[:_MOST_FIELDS_OF_LABEL]]
+    words += ['…'] * (len(own) > _MOST_FIELDS_OF_LABEL)
     labels[folder] = ', '.join(words) or named('model.name', values['model.name'])
   unique = labels
-  for parts in 1, 2, 99:  # This is how many parts of the path the label gets.
+  # Labels that are alike get the last part of their paths, the last two, or all.
+  for num_parts in 1, 2, 99:
     if len({*unique.values()}) == len(unique):
       break
     unique = {
-      folder: f'{label} ({pathlib.PurePath(*folder.parts[-parts:])})'
+      folder: f'{label} ({pathlib.PurePath(*folder.parts[-num_parts:])})'
       for folder, label in labels.items()
     }
   return unique

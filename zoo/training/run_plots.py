@@ -255,7 +255,7 @@ def plot_sweep(
   return _draw_sweep(lines, across, kind, numeric, num_lost, ax)
 
 
-Row = Mapping[str, Any]  # It is a row of the table of a sweep.
+Row = Mapping[str, Any]  # The rows of the table of a sweep have this type.
 
 
 def _rows_of(workdir: str | pathlib.Path) -> tuple[list[Row], int]:
@@ -514,6 +514,6 @@ def _read_comparison(workdir: pathlib.Path) -> Comparison:
     raise UserError(
       f'{workdir} has no loss by number of examples yet: it is measured at the end of '
       'a run, unless config.eval.num_compared is 0, and not of points of a sweep whose '
-      'exact risk is known'
+      'exact risk is known; train such a point with launch.main instead'
     )
   return {MODEL: without_errors(curves[-1])}

@@ -115,7 +115,10 @@ def _without_keys(state: Any) -> Any:
 
 
 def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
-  """Returns the graphs of model and optimizer, and their state as abstract arrays."""
+  """Returns the graphs of model and optimizer, and their states as abstract arrays.
+
+  Both results are dictionaries with the keys 'model' and 'optimizer'.
+  """
   graphs, state = {}, {}
   with jax.set_mesh(mesh):
     parts = jax.eval_shape(
@@ -164,22 +167,27 @@ def train_step(
 ) -> tuple[State, dict[str, Array]]:
   """Takes one step of training: loss, gradient, update.
 
-  The key of the step is `fold_in(key, step)`, so that its prompts depend on nothing
-  else. If the model is an average of weights, the gradient is taken at the weights that
-  are averaged.
+  The prompts of a step are drawn with the key `fold_in(key, step)`. They depend on the
+  key of the run and on the number of the step alone, so that a run that resumes draws
+  the same prompts. With `optimizer.ema_decay` and with the optimizer `schedule_free`,
+  the weights of the model are an average of the weights that are trained. The gradient
+  is then taken at the trained weights, which `trained_weights` returns.
 
   Args:
     state: The state of the model and the optimizer.
     key: The key of the training prompts of the run.
     step: The number of steps that are done.
-    numbers: The task and other inputs of the program. A learning rate and a number of
-      steps in them replace those of the config.
+    numbers: The task and other inputs of the program. If `numbers.learning_rate` or
+      `numbers.num_steps` is not None, it replaces the number in the config.
     config: The config of the run.
     graphs: The graphs of the model and the optimizer.
-    asked: The abstract model, to whose shardings a fully sharded model is gathered.
+    asked: The abstract model with the shardings that its layers ask for. With
+      `config.mesh.fsdp` the arrays of the model are split further between steps, and
+      are gathered to these shardings for the loss.
     objective: The function whose gradient is taken.
-    in_shape: Whether the optimizer keeps the arrays in shape, so that they can be split
-      along any axis.
+    in_shape: Whether the optimizer computes with arrays in their own shapes. Otherwise
+      it may flatten them, which is faster on CPUs but would gather an array that is
+      split along an axis other than its first (see `stays_in_shape`).
 
   Returns:
     The next state; and the loss, the norm of the gradient, and whether both are finite.
@@ -252,14 +260,16 @@ def run_steps(
 ) -> tuple[State, dict[str, Array]]:
   """Takes the steps after `start`, up to `stop`.
 
-  The loop ends early after a step whose loss or gradient is not finite. Several models
-  end it only once none of them is finite. A model that is lost at a step stays lost,
-  even if its loss becomes finite again: its metrics remain those of that step, and its
-  arrays become NaN, so that later calls and checkpoints know it, too.
+  The loop ends early after a step whose loss or gradient is not finite. If several
+  models are trained, it ends early when none of them is finite any more. One of several
+  models that is not finite after a step is lost, even if its loss becomes finite again:
+  its metrics remain those of that step. At the end of the call its arrays become NaN,
+  so that later calls and checkpoints also show that it is lost.
 
   Args:
     take_step: The step.
-    in_shape: Whether the arrays keep their shapes between steps.
+    in_shape: Whether the arrays keep their shapes between steps. Otherwise they are
+      flat between steps, which is faster on CPUs.
     state: The state of the model, or of several models along a first axis.
     key: The key of the training prompts.
     start: The number of steps that are done.
@@ -314,7 +324,12 @@ def _without_lost(finite: Bool[Array, ' n'], leaf: Array) -> Array:
 
 
 def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:
-  """Returns whether all arrays are finite; with `ndim` 1, for each of many models."""
+  """Returns whether all trained weights and the optimizer's state are finite.
+
+  Args:
+    state: The state of one model, or of many models along a first axis.
+    ndim: 0 for one model; 1 for many, each of which has its own answer.
+  """
   # Arrays that are not trained may be infinite, such as a mask of attention.
   trained = nnx.filter_state(state['model'], nnx.Param), state['optimizer']
   finite = jnp.array(True)

@@ -29,7 +29,7 @@ from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.training.evaluation import Risks
 
-SUMMARY = 'summary.json'  # This is its name in a workdir.
+SUMMARY = 'summary.json'  # A run that has ended has this file in its workdir.
 DIVERGED = 'diverged.json'  # A point without a summary has this record.
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -40,7 +40,7 @@ class Summary(TypedDict):
 
   `optimal_risk` is the least risk of a learning rule of the linear family. `gd_risk` is
   the risk of one step of gradient descent from the prior mean, with the best step size.
-  Both are None if exact theory does not cover the task, and so is `exact_risk`.
+  Both are None unless the task is one that `theory.covers`, and so is `exact_risk`.
 
   Attributes:
     model: The name of the model.
@@ -241,8 +241,9 @@ def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
     return None, None
   import resource  # Windows lacks it.
 
-  unit = 1 if sys.platform == 'darwin' else 1024  # This is the unit of getrusage.
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
+  # getrusage counts in bytes on macOS, and in KiB on Linux.
+  num_bytes = 1 if sys.platform == 'darwin' else 1024
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * num_bytes, 'process'
 
 
 def write_summary(workdir: pathlib.Path, summary: Summary) -> None:

@@ -20,13 +20,13 @@ from zoo.host.files import failures, is_url, read_json, said, write_atomically
 from zoo.training.hooks import Event, Hook
 from zoo.training.records import read_lines, scalars_of
 
-WANDB = 'wandb.json'  # This is its name in a workdir.
+WANDB = 'wandb.json'  # A workdir has the id of its run at W&B in this file.
 
 
 class _Saved(TypedDict):
-  """The content of `wandb.json`."""
+  """The content of `wandb.json`: the id of a run at W&B, and its config."""
 
-  id: str  # This is the id of the run at W&B.
+  id: str
   config: dict[str, Any]  # A run of another config gets another id.
 
 

@@ -212,9 +212,10 @@ def attention_maps(
 
   These layers are the mixers of a transformer that have `attention`, and the layers of
   `deep_lsa`. In a recurrent mixer the map is the linear map from values to outputs that
-  the mixer computes. A module of your own has a map in either of two cases: it has a
-  tap of the kind `pattern` with the axes `b h q k`, or it calls a mixer of this
-  library, its attribute `mixer`, on what a `Tap('mixer.in')` returns.
+  the mixer computes. A module of your own has a map in two cases. It may have a tap of
+  the kind `pattern` with the axes `b h q k`. Or it may have a mixer of this library as
+  its attribute `mixer`, if it passes the input of the mixer through a tap of the name
+  `mixer.in`: `self.mixer(self.tap(tokens))` with `self.tap = Tap('mixer.in')`.
 
   Args:
     model: An NNX module.

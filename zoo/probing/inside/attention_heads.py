@@ -24,6 +24,10 @@ from zoo.theory.exact import in_float64, rule_of
 class Head:
   """One head of a linear attention model.
 
+  It is a row of what `zoo.probing.heads` returns, a table that prints. `records`
+  returns the rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv`
+  writes them to a file.
+
   Predictions depend only on the product of the value vector and the bilinear form of a
   head. The contribution of head h to the prediction is called f_h, and the contribution
   of all heads together Δ.

@@ -27,6 +27,8 @@ NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 class Attribution(NamedTuple):
   """The terms of predictions: all contributions and the rest sum to the prediction.
 
+  `attribution` returns it.
+
   Attributes:
     prediction: The predictions for the queries, `[b]`, or `[b, k]` for k outputs.
     contributions: The terms by site: `[b, h, *k]` for the h heads of a mixer, and

@@ -52,6 +52,8 @@ _LISTED = 20  # The printed table has this many edges.
 class Edge(NamedTuple):
   """A connection of a sender to a receiver through the residual stream.
 
+  The edges of a model are in the `Circuit` that `circuit` returns.
+
   The sender adds a value to the residual stream. The edge is the part of this value in
   what one receiver reads from the stream; other receivers read it by other edges.
 
@@ -94,6 +96,8 @@ class EdgeRow(NamedTuple):
 class CurvePoint(NamedTuple):
   """What the first edges recover, and what as many random edges recover.
 
+  It is a point of the curve of a `Circuit`, which `circuit` returns.
+
   Attributes:
     num_edges: The number of edges.
     recovered: The share of the gap that the first edges recover.
@@ -108,10 +112,12 @@ class CurvePoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Circuit(Tabular):
-  """The result of `circuit`.
+  """The edges of a model, those of its circuit, and what they recover.
 
-  All numbers except the scores are measured on prompts that chose nothing. It prints as
-  a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
+  `circuit` returns it. All numbers except the scores are measured on other prompts than
+  those on which the circuit was chosen. It prints as a table. `records` returns the
+  rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv` writes them
+  to a file.
 
   Attributes:
     edges: All edges, in the order in which the set of edges grows.
@@ -175,31 +181,33 @@ def circuit(
   num_prompts: int = 256,
   seed: int = 0,
 ) -> Circuit:
-  """Finds the smallest set of edges that keeps 90 % of what a model has learned.
+  """Finds a small set of edges that keeps 90 % of what a model has learned.
 
-  The model is a graph. The embedded tokens, heads and networks add to the residual
-  stream; the queries, keys and values of each head, each network and the readout read
-  the sum. An edge connects an adder to a later reader. In a run of a set of edges, the
-  edges of the set carry what their senders add in this run of clean prompts, and all
-  other edges carry what their senders add in corrupt prompts. Norms and attention are
-  computed from the resulting streams; nothing in such a run is an approximation.
+  The search is greedy, so that there may be a smaller set. The model is a graph. The
+  embedded tokens, heads and networks add to the residual stream; the queries, keys and
+  values of each head, each network and the readout read the sum. An edge connects an
+  adder to a later reader. In a run of a set of edges, the edges of the set carry what
+  their senders add in this run of clean prompts, and all other edges carry what their
+  senders add in corrupt prompts. Norms and attention are computed from the resulting
+  streams; nothing in such a run is an approximation.
 
   Edges are scored by EAP-IG: the change of what the sender adds, from corrupt to clean
   prompts, times the mean gradient of the loss in the receiver's stream. The mean is
   over the midpoints of ten steps from corrupt to clean embedded tokens. The set of
   edges grows from the readout: next comes the edge with the largest `|score|` among
-  those that lead into a part which the set has reached. The smallest set that recovers
-  90 % of the gap is chosen on the prompts of the scores. All shares that are returned
-  are measured on other prompts.
+  those that lead into a part which the set has reached. The growth stops at the first
+  set that recovers 90 % of the gap on the prompts of the scores. All shares that are
+  returned are measured on other prompts.
 
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
     recovers to the first order.
-  - Null: random sets of as many edges, grown from the readout in random order, which
-    stand beside every size. No edges recover 0, and all recover 1.
-  - Counterfactual: `task.redraw` with what is kept. An edge that carries the same in
-    both prompts is no part of a circuit: with 'inputs' that is all that depends on
-    features and positions alone.
+  - Null: what random sets of as many edges recover, grown from the readout in random
+    order; the result has it for every size of the curve. The empty set recovers 0, and
+    the set of all edges recovers 1.
+  - Counterfactual: `task.redraw`, with `keep`. An edge that carries the same value in
+    clean and corrupt prompts belongs to no circuit. With `keep='inputs'` these are the
+    edges whose values depend on features and positions alone.
   - Denominator: the gap E L(corrupt) − E L(clean).
 
   Args:
@@ -208,18 +216,18 @@ def circuit(
     task: The task, whose loss L is taken at the queries of its clean prompts.
     keep: What the corrupt prompts have in common with the clean ones: 'inputs' or
       'query' (as in `task.redraw`), or None for nothing.
-    num_prompts: The number of pairs of prompts that choose the circuit, and of others
-      that judge it; at least 2.
+    num_prompts: The number of pairs of prompts on which the circuit is chosen, at least
+      2. As many other pairs measure it.
     seed: The seed of the prompts and of the random sets.
 
   Returns:
     All edges with their scores, the curve, and the shares of the circuit.
 
   Raises:
-    UserError: If the model lacks one of the kinds or has loops; if a part of it reads
-      the stream past these taps, or the prompt past the stream; if the task does not
-      redraw prompts; if the loss in corrupt prompts is not larger, beyond its 95 %
-      interval.
+    UserError: If the model lacks one of the kinds or has loops; if a part of the model
+      reads the residual stream at a place without such a tap, or reads the prompt
+      directly; if the task does not redraw prompts; if the 95 % interval of the gap
+      does not lie above 0.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -503,7 +511,7 @@ def _grown(graph: Graph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e'
   edges, outputs = graph.edges, graph.outputs
   into: dict[
     Node | None, list[int]
-  ] = {}  # the key is the output of the part; None is the readout
+  ] = {}  # The key is the output of a part, and None for the readout.
   for i, (_, receiver) in enumerate(edges):
     into.setdefault(outputs.get(receiver), []).append(i)
   reached: set[Node | None] = {None}

@@ -37,6 +37,8 @@ from zoo.models.transformer import Transformer
 class ContextUpdate(NamedTuple):
   """What the context adds to the weights of a layer, for each of b prompts.
 
+  `context_update` returns it for one layer, and `context_updates` for each layer.
+
   Let u be the last token plus what the mixer adds to it, and z = norm_2(u) what the
   network reads. Their values for the last token alone are u' and z', and Δu = u − u',
   Δz = z − z'. The update ΔW of a first matrix W of the network is `(W Δz) z'ᵀ / |z'|²`,
@@ -84,8 +86,8 @@ def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate
       the others are its context.
 
   Returns:
-    The factors of the update. They are not finite if z' is 0, since there is no such
-    update then.
+    The factors of the update. If z' is 0, no update of this form exists, and the
+    factors are not finite.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))

@@ -50,10 +50,10 @@ _Losses: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 class Effect(NamedTuple):
   """The effect of replacing one value, as shares of the gap of the losses.
 
-  The gap is the corrupt loss minus the clean loss. It is the same for all values, so
-  that shares can be compared. Standard errors are over prompts, and include the error
-  of the gap. A share is None if it was not asked for, or if the 95 % interval of the
-  gap contains 0.
+  It is a row of the table that `effects` returns. The gap is the corrupt loss minus the
+  clean loss. It is the same for all values, so that shares can be compared. Standard
+  errors are over prompts, and include the error of the gap. A share is None if it was
+  not asked for, or if the 95 % interval of the gap contains 0.
 
   Attributes:
     site: The site of the value.
@@ -90,7 +90,9 @@ class _Effects(NamedTuple):
 class Effects(_Effects, Tabular):
   """The effects of all sites, and the two losses between which their gap lies.
 
-  It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
+  `effects` returns it. It prints as a table. `records` returns the rows as
+  dictionaries, `to_frame` as a data frame of pandas, and `to_csv` writes them to a
+  file.
 
   Attributes:
     clean: The loss in the clean prompts.
@@ -166,8 +168,9 @@ def effects(
     UserError: If the model is not an NNX module; if a site is unknown or does not reach
       the prediction; if the prompts have different sizes, or there is one prompt alone;
       if the method is unknown; if a kind is unknown or the method does not have it; if
-      the metric returns anything but a number for each prompt; or if a gradient is
-      asked for where values or prompts are integers.
+      the metric returns anything but a number for each prompt; if the values at a site
+      are integers and the method is not 'patch'; or if the prompts have integers and
+      the method is 'integrated'.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -185,10 +188,10 @@ def effects(
     [('layers.0.mixer.out', 0.1), ('layers.1.mixer.out', 0.9)]
 
   References:
-    Patching: Meng et al., arXiv 2202.05262. Mean and resample ablation: Wang et al.,
-    arXiv 2211.00593. Gradients: Syed et al., arXiv 2310.10348. Integrated gradients:
-    Hanna et al., arXiv 2403.17806, who take the ends of the steps instead of their
-    midpoints.
+    Patching: Meng et al., arXiv 2202.05262. Mean ablation: Wang et al., arXiv
+    2211.00593. Resampled values: Conmy et al., arXiv 2304.14997. Gradients: Syed et
+    al., arXiv 2310.10348. Integrated gradients: Hanna et al., arXiv 2403.17806, who
+    take the ends of the steps instead of their midpoints.
   """
   kinds = _checked_kinds(kinds, method)
   clean, corrupt = checked_prompts(clean, corrupt)
@@ -262,7 +265,11 @@ def _first_order_losses(
   selections: _Selection,
   how: tuple[Sequence[str], int | None, bool, bool],
 ) -> _Losses:
-  """Returns the losses with each value replaced in turn, to the first order."""
+  """Returns the losses with each value replaced in turn, to the first order.
+
+  `how` has the kinds, the number of steps from the corrupt to the clean prompts (None
+  for the method 'gradient'), and whether heads and tokens are replaced one by one.
+  """
   kinds, num_steps, heads, tokens = how
 
   def measured(models: Sequence[Any], clean: Prompt, corrupt: Prompt) -> Any:
@@ -380,14 +387,15 @@ def _replaceable(
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the sites whose values are to be replaced, with the shapes of these values.
 
-  If a site is called several times, the shape is that of its first call. None stands
-  for all sites that reach the prediction.
+  The shape of a site that a model calls several times is the shape of its value in the
+  first call. If `sites` is None, these are all sites that reach the prediction.
 
   Raises:
     UserError: If the value of a site cannot be replaced.
   """
   wanted = wanted_sites(model, sites)
   shapes = jax.eval_shape(lambda: recorded(model, clean, wanted)[0])
+  # Four prompts are enough to see which sites reach the prediction.
   dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean), wanted)
   if sites is None:
     wanted = [site for site in wanted if site not in dead and site in shapes]
@@ -493,6 +501,8 @@ def _table(
   gap = corrupt_loss - clean_loss
   unknown = dict.fromkeys(KINDS)
   rows: dict[tuple[str, int | None, int | None], dict[str, Estimate | None]] = {}
+  # `_patched_losses` repeats selections to fill its last batch. The losses of these
+  # repetitions stand at the end, and are left out.
   for kind, site, head, token, loss in zip(*selections, losses, strict=False):
     head, token = (None if i < 0 else int(i) for i in (head, token))
     place = str(sites[site]), head, token

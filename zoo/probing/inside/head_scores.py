@@ -23,6 +23,9 @@ _NO_ATTENTION = 'the head attends to nothing'
 class HeadScore(NamedTuple):
   """What a head attends to, as shares of its absolute attention from 0 to 1.
 
+  It is a row of what `head_scores` returns, a table whose `records`, `to_frame` and
+  `to_csv` give it as dictionaries, to pandas and to a file.
+
   Attributes:
     layer: The name of the layer, such as `layers.0`.
     head: The head, from 0.

@@ -67,10 +67,13 @@ def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
   """Returns the OV circuit of a head, `W_E W_V W_O W_U`: what it writes for each token.
 
   Entry (i, j) is what entry i of a token adds to output j if the head attends to that
-  token alone. If the tokens are not read by a linear map, W_E and W_U are left out, and
-  the entries are those of the residual stream. Norms, biases, positions and other
-  layers are treated as in `qk`; the weights of the norm before the readout are a part
-  of W_U.
+  token alone. If the tokens are not read by a linear map (`read_in='convolutional'`),
+  W_E and W_U are left out, and the entries are those of the residual stream.
+
+  The weights of a norm before the mixer are a part of W_V, and those of the norm before
+  the readout are a part of W_U. The scales 1 / √(variance + ε) of norms are left out,
+  because they depend on the token. Biases, positions and other layers are left out,
+  too.
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that adds nothing to the prediction directly.
@@ -110,10 +113,13 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
 
   The score is `Σ λ / Σ |λ|` over the eigenvalues λ of a block of `ov`: from the entries
   of the labels in a token to the outputs for the same labels. A model with one output
-  has one eigenvalue, so that its score is a sign.
+  has one eigenvalue, so that its score is a sign, 1 or −1.
 
   - Quantity: `Σ λ / Σ |λ|`, from −1 to 1; a head that copies has 1.
-  - Null: 0 ± 1/√k (95 %), for random normal weights with k outputs.
+  - Null: the scores of untrained models with as many outputs k. They are around 0, and
+    far from it if k is small. For random normal weights, in a model of width 64 with
+    heads of size 16, 95 % of the scores lie within ±0.8, ±0.4, ±0.3 and ±0.2 for k = 4,
+    8, 16 and 32. For k ≤ 2 this range is all of −1 to 1.
   - Counterfactual: none.
   - Denominator: `Σ |λ|`; if it is 0, the score is None.
 
@@ -132,9 +138,11 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
       neither a layer norm nor an RMS norm; if there is no such layer or head.
 
   Example:
-    >>> saved = zoo.load('checkpoints/transformer')
-    >>> zoo.probing.copying_score(saved.model, layer=1, head=0)
-    1.0
+    >>> model = zoo.models.Transformer(
+    ...   2, 4, num_outputs=3, num_layers=1, rngs=nnx.Rngs(0)
+    ... )
+    >>> round(zoo.probing.copying_score(model, layer=0, head=0), 2)  # untrained
+    0.16
 
   References:
     Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.

@@ -32,8 +32,8 @@ from zoo.probing.inside.activations import (
 # A target is a function of prompts that returns a number or an array for each of them,
 # `[b, …]`.
 Target = Callable[[Prompt], Array]
-_STEPS = 1, 2, 4  # gradient descent takes so many steps
-_PENALTIES = np.logspace(-6, 4, 21)  # the unit is the largest squared singular value
+_STEPS = 1, 2, 4  # Gradient descent takes these numbers of steps.
+_PENALTIES = np.logspace(-6, 4, 21)  # The unit is the largest squared singular value.
 
 
 PROMPT = 'the prompt itself'
@@ -41,6 +41,9 @@ PROMPT = 'the prompt itself'
 
 class LatentScore(NamedTuple):
   """How well a linear map of a site's value at the query predicts a target.
+
+  It is a row of what `probe_latents` returns, a table whose `records`, `to_frame` and
+  `to_csv` give it as dictionaries, to pandas and to a file.
 
   R² is `1 − Σ |error|² / Σ |target − mean|²` on prompts to which the map was not
   fitted.
@@ -81,11 +84,12 @@ def probe_latents(
   the probe, with the penalty that has the least generalised cross-validation error
   (Golub, Heath & Wahba, 1979); the other half score it.
 
-  There are three controls, two of which are weak. Permuted targets show no more than
-  that the probe does not overfit. A linear map of the prompt cannot multiply features
-  by labels, while a mixer with random weights may. The strong control is R² of
-  untrained models of the same architecture, which the caller has to give: R² is
-  evidence of learning where it is above theirs.
+  There are three controls, two of which are weak. Permuted targets show only that the
+  probe does not overfit. A probe of the prompt itself is a weak control, since a linear
+  map cannot multiply features by labels, while a mixer can even with random weights.
+  The strong control is R² of untrained models of the same architecture, which the
+  caller gives as `untrained`. R² of the model is evidence of learning where it is above
+  R² of the untrained models.
 
   - Quantity: `above_untrained`, R² of the model minus that of one more untrained model,
     over prompts and untrained models. `r2` alone says what a linear map finds, not that
@@ -104,8 +108,8 @@ def probe_latents(
     num_prompts: The number of prompts, at least 8, of which half are for the fit.
     seed: The seed of the prompts.
     untrained: Two or more models of the same architecture with other initial weights.
-      Their errors over models are those of Student's t, so that three are better than
-      two.
+      The error over these models is by Student's t, whose intervals are much narrower
+      for three models than for two.
 
   Returns:
     A score for each target from the prompt itself, and from each site.
@@ -164,9 +168,9 @@ def probe_latents(
 def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
   """Returns what a prompt was drawn from and, for linear regression, estimates of it.
 
-  The targets are the latents of the task. For a task that exact theory covers there are
-  also `X'y / C`, and the weights of least squares, of gradient descent from the prior
-  mean after 1, 2 and 4 steps with the best rates, and of the posterior mean.
+  The targets are the latents of the task. For `linear_regression` there are also
+  `X'y / C`, and the weights of least squares, of gradient descent from the prior mean
+  after 1, 2 and 4 steps with the best rates, and of the posterior mean.
 
   Args:
     task: The task.
@@ -178,7 +182,7 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
 
   Raises:
     UserError: If the task is linear regression whose feature covariance is not a
-      multiple of the identity: then the best rates of two and more steps are not known.
+      multiple of the identity. The best rates of two and more steps are then not known.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -329,7 +333,7 @@ class _Ridge:
     for penalty in _PENALTIES * max(squares.max(), np.finfo(float).tiny):
       kept = squares / (squares + penalty)
       error = np.square((1 - kept)[:, None] * along).sum() + max(outside, 0.0)
-      freedom = len(targets) - 1 - kept.sum()  # the mean takes one degree
+      freedom = len(targets) - 1 - kept.sum()  # The mean takes one degree of freedom.
       gcv = error / freedom**2 if freedom > 0 else np.inf
       if gcv < least:
         least, best = gcv, penalty

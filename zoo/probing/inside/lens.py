@@ -24,6 +24,8 @@ _BATCH_SIZE = 512
 class LayerCurve(NamedTuple):
   """The loss at the query by the number of layers before the readout.
 
+  `lens` returns two of them, as the fields of a `Lens`.
+
   Attributes:
     num_layers: The numbers of layers, 0, 1, ….
     mean: The mean loss over prompts.
@@ -39,6 +41,8 @@ class LayerCurve(NamedTuple):
 
 class Lens(NamedTuple):
   """Losses at the query, of predictions read before the first layer and after each one.
+
+  `lens` returns it.
 
   Attributes:
     own: The loss with the model's own readout, which is the logit lens.
@@ -56,9 +60,9 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
 
   The readout of the model, which makes its predictions from the tokens after the last
   layer, is applied to the tokens of each layer. The losses show after which layer the
-  prediction is there. If they stay high until the last layer, a fitted linear map shows
-  whether the tokens have the information before, in a form that the readout does not
-  read.
+  prediction can be read. If they stay high until the last layer, the loss with a fitted
+  linear map shows whether earlier tokens have the information already, in directions
+  that the readout ignores.
 
   - Quantity: E ℓ(f_l, y) for the predictions f_l read after layer l, over prompts.
   - Null: the loss of the prediction without examples, for a model without context.

@@ -54,14 +54,15 @@ def path_effect(
   its corrupt value, and everything after it is computed from it. If the receiver is
   `Node('layers.1.mixer.query', head=0)`, the path ends in the queries of one head.
 
-  The outputs of mixers and networks are the values at all taps of the kind `added`. A
-  sender may be a part of one of them, as a head is a part of its mixer; then this
-  output is not kept. The sender is a part of an output if the output depends on it
-  while the residual stream stays as it is.
+  The outputs of mixers and networks are the values at all taps of the kind `added`.
+  They keep their corrupt values, except for an output that contains the sender: if the
+  sender is a head, the output of its mixer carries the new value of the head. An output
+  contains the sender if it changes with the sender while the residual stream is held
+  fixed.
 
   - Quantity: (E L(corrupt) − E L(corrupt; receiver ← r)) / (E L(corrupt) − E L(clean)),
-    where r is the receiver's value in the corrupt prompts with the clean value of the
-    sender and all other outputs kept, and E is over pairs of prompts.
+    where r is the value that the receiver has in the corrupt prompts if the sender has
+    its clean value and all other outputs keep theirs, and E is over pairs of prompts.
   - Null: 0, if the receiver ignores what the sender adds to the stream.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
   - Denominator: the gap between corrupt and clean loss. The share is None if its 95 %

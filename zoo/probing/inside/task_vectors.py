@@ -27,6 +27,8 @@ from zoo.tasks.base import FunctionClass, Loss, make_prompt
 class TaskVector(NamedTuple):
   """The losses for queries without examples, after the state at one site is changed.
 
+  It is a row of the table that `task_vectors` returns.
+
   The vector of a function is the mean, over prompts of this function, of the state at
   the query's token. All losses are means over functions, with standard errors over
   functions.
@@ -62,7 +64,9 @@ class _TaskVectors(NamedTuple):
 class TaskVectors(_TaskVectors, Tabular):
   """The losses with task vectors at each site, beside those with and without examples.
 
-  It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
+  `task_vectors` returns it. It prints as a table. `records` returns the rows as
+  dictionaries, `to_frame` as a data frame of pandas, and `to_csv` writes them to a
+  file.
 
   Attributes:
     in_context: The loss with all examples.

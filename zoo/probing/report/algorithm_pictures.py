@@ -11,8 +11,8 @@ from zoo.probing.report.algorithm_words import NAMES
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.style import Ax
 
-_COLUMNS = 4  # the number of maps side by side
-_LEAST = 1e-4  # all distances below it have one colour
+_COLUMNS = 4  # So many maps stand side by side.
+_LEAST = 1e-4  # All smaller distances have the same colour.
 _NEAREST, _AS_NEAR = '●', '○'
 
 

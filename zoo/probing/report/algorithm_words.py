@@ -17,7 +17,7 @@ NAMES = {
   'newton': 'iterative Newton',
   'conjugate_gradients': 'conjugate gradients',
 }
-_HALF = 0.5  # above this distance, no algorithm is near
+_HALF = 0.5  # An algorithm that is farther than this is not called near.
 
 
 def name_layer_algorithms(readout: Readout) -> str:

@@ -55,8 +55,8 @@ _SCORES = 'previous', 'duplicate', 'induction', 'label_correlation'
 _SHARES = 'recovered', 'zero', 'mean', 'resample'
 _HEADER = 'previous token', 'same token', 'induction', 'label correlation'
 _DOES = 'recovers', 'zero costs', 'mean costs', 'resampling costs'
-_MOST_ROWS = 40  # the most rows of a picture
-_MOST_LISTED = 20  # the most rows of a table
+_MOST_ROWS = 40  # A picture has at most this many rows.
+_MOST_LISTED = 20  # A table has at most this many rows.
 
 
 def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
@@ -136,7 +136,7 @@ def plot_effects(
   count = 1 + max(row.token or 0 for row in result.rows)
   values = np.full((len(sites), count), np.nan)
   for row in result.rows:
-    if row.site in sites:  # a site without tokens fills its row
+    if row.site in sites:  # A site without tokens fills its row.
       at = slice(None) if row.token is None else row.token
       values[sites.index(row.site), at] = _mean_of(row.recovered)
   if isinstance(model, TokenModel):

@@ -91,7 +91,7 @@ class Interventions:
         return
       try:
         result = measure(model, task, part, untrained=untrained)
-      except Exception as error:  # a user's model may raise anything
+      except Exception as error:  # A user's model may raise any error.
         own = not isinstance(error, UserError)
         reason = in_one_line(error, 200)
         logging.warning('%s is left out: %s', TITLES[part], reason, exc_info=own)

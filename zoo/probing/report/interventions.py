@@ -41,7 +41,7 @@ from zoo.tasks.base import is_squared
 PARTS = 'what_matters', 'heads', 'layers', 'latents'
 NUM_PROMPTS = 512
 _NUM_PROBED = 2048
-_SHOWN = 'stream', 'added'  # values at taps of these kinds are patched and probed
+_SHOWN = 'stream', 'added'  # Values at taps of these kinds are patched and probed.
 
 
 class HeadMeasurements(NamedTuple):
@@ -137,7 +137,7 @@ def _heads(
   table = effects(model, task, clean, corrupt, sites, heads=True)
   try:
     scores = head_scores(model, clean)
-  except UserError as error:  # the model has no tokens, or no attention
+  except UserError as error:  # The model has no tokens, or no attention.
     logging.warning('scores of heads are left out: %s', error)
     scores = []
   return HeadMeasurements(scores, table)
@@ -150,7 +150,8 @@ def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
     return None
   try:
     return algorithms(model, task, seed=seed).own
-  except UserError as error:  # the model ignores its context, or redraw fails
+  except UserError as error:
+    # The model ignores its context, or the task cannot redraw.
     logging.warning('algorithms by layer are left out: %s', error)
     return None
 

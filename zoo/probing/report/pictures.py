@@ -50,10 +50,10 @@ from zoo.reports.style import (
 _MODEL = 'the model'
 _AXES_OF_ATTENTION = 'token attended to', 'token that attends'
 _MOST_HEADS = 12
-_MOST_COLUMNS = 4  # the most maps side by side
-_MOST_ROWS = 8  # the most layers, or calls of layers
-_MOST_NAMES = 11  # the most tokens named on one axis
-# These are the title and the caption of each picture.
+_MOST_COLUMNS = 4  # At most this many maps stand side by side.
+_MOST_ROWS = 8  # At most this many layers, or calls of layers, are drawn.
+_MOST_NAMES = 11  # An axis with more tokens than this has no names.
+# Each picture has a title and a caption.
 _CAPTIONS = {
   'alignment': (
     'Alignment',
@@ -130,8 +130,8 @@ def pictures(
   figures = {}
   for name, draw in drawings.items():
     try:
-      drawn = draw()  # it is None if the report has no such part
-    except Exception as error:  # a user's model may raise anything
+      drawn = draw()  # The picture is None if the report has no such part.
+    except Exception as error:  # A user's model may raise any error.
       reason = f'{type(error).__name__}: {in_one_line(error, 200)}'
       logging.warning(
         'the picture %s is left out of the report: %s', name, reason, exc_info=True

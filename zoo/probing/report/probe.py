@@ -205,7 +205,7 @@ def probe(
     parts.measure('alignment', alignment, subject, other, task, many, seed)
   parts.measure('comparison', compare, subject, task, few, seed)
   if 'comparison' in parts.errors and parts.results.get('risks') is None:
-    raise parts.errors['comparison']  # the subject itself cannot be measured
+    raise parts.errors['comparison']  # The subject itself cannot be measured.
   _measure_algorithm(parts, subject, task, num_prompts, seed)
   is_descent, verdict = _judge(task, parts)
   nearest = name_nearest(
@@ -271,7 +271,7 @@ class _Parts:
 
   def __init__(self, only: Collection[str]) -> None:
     self.only = only
-    self.results: dict[str, Any] = {}  # the keys are fields of the report
+    self.results: dict[str, Any] = {}  # The keys are fields of the report.
     self.errors: dict[str, Exception] = {}
 
   def wants(self, name: str) -> bool:
@@ -294,11 +294,11 @@ class _Parts:
     logging.info('probe: %s', name)
     try:
       return function(*arguments)
-    except Exception as error:  # a user's predictor or task may raise anything
+    except Exception as error:  # A user's predictor or task may raise any error.
       if isinstance(error, UserError) and name in self._CHECKS:
         raise
       self.errors[name] = error
-      own = not isinstance(error, UserError)  # only then a traceback is of use
+      own = not isinstance(error, UserError)  # A traceback is of use only then.
       said = _in_words(error)
       logging.warning('%s is left out of the report: %s', name, said, exc_info=own)
       return None

@@ -20,7 +20,7 @@ from zoo.probing.scores import PairedRisks
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _LEFT_OUT = 'left out of this report', 'because'
-_MOST_ENTRIES = 5  # the number of entries of a vector that are shown
+_MOST_ENTRIES = 5  # So many entries of a vector are shown.
 _EXCESS = {
   'guess_mean': 'error of the mean guess',
   'guess_spread': 'variance of the corrected guess',
@@ -109,7 +109,7 @@ def _risk_table(risks: PairedRisks, title: str, against: str) -> Table:
 def _algorithm_table(algorithm: ImplicitAlgorithm) -> Table:
   excess = dataclasses.asdict(algorithm.excess)
   total = sum(excess.values())
-  matters = total > 1e-9  # shares of rounding errors have no meaning
+  matters = total > 1e-9  # Shares of rounding errors have no meaning.
   best = np.trace(algorithm.best_step_matrix) / len(algorithm.best_step_matrix)
   rows = [
     ('risk of the nearest step', _exact(algorithm.nearest_gd.risk), ''),

@@ -215,7 +215,7 @@ def _general_risk(form: DeepRule, known: GeneralSpectrum) -> Float[Array, '']:
   unit, s = jnp.eye(2, size, dtype=known.roots.dtype)
 
   def product(first: Array, second: Array) -> Array:
-    return jnp.convolve(first, second)[:size]  # no product has a higher degree
+    return jnp.convolve(first, second)[:size]  # No product has a higher degree.
 
   phi, chi = recursion(form.steps, form.preconditions, s, unit, product)
   learned = jnp.asarray(form.readout) * chi

@@ -46,6 +46,8 @@ Point = Float[np.ndarray, ' _']
 class FamilyOptimum(NamedTuple):
   """A lower bound of the family's least risk, and the lowest risk found.
 
+  `gd_plus_plus_optimum` returns it.
+
   Attributes:
     lower: The bound: no polynomial in S of the family's degree has a lower risk.
     upper: The lowest risk that a search found, at `weights`.

@@ -33,11 +33,13 @@ from zoo.theory.deep.deep_rule import (
 )
 from zoo.theory.precision import double_precision, in_float64
 
-_CHUNK = 10_000  # contexts that are drawn at a time, some 100 MB at d = 10
+_CHUNK = 10_000  # So many contexts are drawn at a time: some 100 MB at d = 10.
 
 
 class SampledRisk(NamedTuple):
   """An estimate of a risk; the control variate adds a bias of order 1/n.
+
+  `sampled_risk` returns it.
 
   Attributes:
     mean: The estimate.
@@ -182,7 +184,8 @@ def _nearest(model: DeepLSA, law: _Law) -> DeepRule:
   zeros = 0 * mean
   return DeepRule(
     steps=jnp.stack(steps),
-    preconditions=jnp.stack(preconditions).at[-1].set(0),  # it changes no prediction
+    # The last matrix changes no prediction.
+    preconditions=jnp.stack(preconditions).at[-1].set(0),
     readout=zeros[0] + (model.sign if model.read_out is None else model.read_out[d, 0]),
     feature_readout=zeros,
     start=zeros,
@@ -270,7 +273,7 @@ def sample_contexts(
   """
   key, other = jax.random.split(key)
   width = num_features + 1
-  if context_length <= width:  # beyond it, chi variables have ≥ 2 degrees of freedom
+  if context_length <= width:  # Beyond this, chi variables have ≥ 2 degrees of freedom.
     normal_nme = jax.random.normal(key, (count, context_length, width))
   else:
     key, chi_key = jax.random.split(key)

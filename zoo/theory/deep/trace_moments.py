@@ -15,7 +15,7 @@ from zoo.estimators.linear_prior import second_moments
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
 
-_Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, the largest first
+_Traces = tuple[int, ...]  # The powers t in Π tr Wᵗ, the largest first, are in it.
 
 
 def lower_bound(task: Task, degree: int) -> Fraction:
@@ -116,7 +116,7 @@ def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
   rows = [[*row, target] for row, target in zip(gram, targets, strict=True)]
   explained = Fraction(0)
   for i, row in enumerate(rows):
-    if row[i] == 0:  # with few features the traces of powers are dependent
+    if row[i] == 0:  # With few features the traces of powers are dependent.
       continue
     explained += row[-1] ** 2 / row[i]
     for other in rows[i + 1 :]:

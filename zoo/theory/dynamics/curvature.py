@@ -17,11 +17,13 @@ from zoo.theory.risk import Moments, context_moments, task_moments
 
 # Eigenvalues and singular values below this fraction of the largest count as 0.
 _ZERO = 1e-9
-_STATIONARY = 1e-8  # a gradient of at most this norm counts as 0
+_STATIONARY = 1e-8  # A gradient of at most this norm counts as 0.
 
 
 class Curvature(NamedTuple):
   """The gradient and the Hessian of the exact risk in a model's weights, in float64.
+
+  `curvature` returns it.
 
   Attributes:
     gradient_norm: The Euclidean norm of the gradient.

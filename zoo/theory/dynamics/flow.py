@@ -36,6 +36,8 @@ Numbers = ArrayLike | Sequence[Any]
 class Trajectory(NamedTuple):
   """What the weights of a model do in training on the exact risk, in float64.
 
+  `gradient_flow` and `descent` return it, and `gradient_flows` returns several.
+
   Attributes:
     times: The n times of a flow; for `descent` the n numbers of steps.
     rules: The learning rule of the model at each time.
@@ -103,7 +105,7 @@ def gradient_flow(
   moments = task_moments(task)
   with double_precision():
     subject, start = weights_of(model, moments)
-    gradient = nnx.cached_partial(_gradient, subject)  # splits the model once
+    gradient = nnx.cached_partial(_gradient, subject)  # This splits the model once.
 
     def slope(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
       return -np.asarray(gradient(point, moments))
@@ -123,7 +125,7 @@ def integrate(
   Raises:
     RunError: If the solver fails.
   """
-  import scipy.integrate  # slow to import, and rarely needed
+  import scipy.integrate  # It is slow to import, and rarely needed.
 
   solution = scipy.integrate.solve_ivp(
     lambda _, point: slope(point),

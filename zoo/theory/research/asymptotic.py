@@ -264,8 +264,8 @@ def _pool_moments(
   return gram, np.vstack([second, v @ pool / count])
 
 
-_MOST_STEPS = 4  # the moments that more steps need are too many
-_RESOLVED = 1e-8  # a fraction of the risk without examples; rounding errors are 1e-13
+_MOST_STEPS = 4  # More steps would need too many moments.
+_RESOLVED = 1e-8  # The unit is the risk without examples; rounding errors are 1e-13.
 
 
 def rotated_optimum(
@@ -320,9 +320,12 @@ def rotated_limit(
 ) -> float:
   """Returns `rotated_optimum/d` as d → ∞, with C = αd and σ² proportional to d.
 
-  The eigenvalues have the distribution of `variances`. With `h_k` its moments, the
-  traces `T(z) = Σ_i zⁱ lim E tr ΣSⁱ/d` solve `T = Σ_k h_(k+1) (zg)^k`, `g = 1/(1 −
-  zT/α)`.
+  The eigenvalues of the feature covariance Σ have the distribution of `variances`,
+  whose k-th moment is `h_k`. With X the features of the C examples and S = XᵀX/C, the
+  least risk follows from the limits of `E tr ΣSⁱ/d`. As coefficients of zⁱ they make up
+  the series T(z), which solves
+
+      T = Σ_k h_(k+1) (zg)^k,   g = 1/(1 − zT/α).
 
   Args:
     variances: Eigenvalues of the feature covariance, ≥ 0, all equally likely.
@@ -353,7 +356,7 @@ def rotated_limit(
   moments = [np.mean(values ** (k + 1)) for k in range(size)]
   unit = np.eye(size)[0]
   traces, moved = 0 * unit, np.eye(size, k=-1)  # `moved` multiplies a series by z
-  for _ in range(size):  # each time one more coefficient is right
+  for _ in range(size):  # Each pass makes one more coefficient right.
     g = scipy.linalg.solve_triangular(
       scipy.linalg.toeplitz(unit - moved @ traces / alpha, 0 * unit), unit, lower=True
     )
@@ -375,10 +378,10 @@ def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
   """Returns the least risk over polynomials, from `E tr ΣSⁱ`, i ≤ 2k, and σ²/C."""
   i = np.arange(1, (len(traces) + 1) // 2)
   order = i[:, None] + i
-  if traces[0] == 0:  # there are no features
+  if traces[0] == 0:  # There are no features.
     return 0.0
   gram = traces[order] + noise * traces[order - 1]
-  scale = 1 / np.sqrt(np.diag(gram))  # high powers are much larger than low ones
+  scale = 1 / np.sqrt(np.diag(gram))  # High powers are much larger than low ones.
   solved = np.linalg.lstsq(gram * scale[:, None] * scale, traces[i] * scale)[0]
   risk = float(traces[0] - traces[i] * scale @ solved)
   if risk < _RESOLVED * traces[0]:

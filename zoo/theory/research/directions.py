@@ -8,7 +8,7 @@ from scipy import special
 
 from zoo.theory.quadratic_risk import Prior
 
-_POINTS = 12  # points of each Gauss–Legendre rule
+_POINTS = 12  # Each Gauss–Legendre rule has so many points.
 
 
 def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
@@ -26,7 +26,7 @@ def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
   center = math.sqrt(norm**2 + d)
   low, high = max(0.0, center - 13), center + 12
   edges = np.linspace(low, high, math.ceil(high - low) + 1)
-  if low == 0:  # with label noise, moments may change quickly near length 0
+  if low == 0:  # With label noise, moments may change quickly near length 0.
     edges = np.append(0.0, np.unique(np.append(edges[1:], 0.5 ** np.arange(12))))
   nodes, weights = np.polynomial.legendre.leggauss(_POINTS)
   middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
@@ -43,7 +43,7 @@ def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
   joint = joint / joint.sum()
 
   along = np.outer(axis, axis)
-  across = (np.eye(d) - along) / max(d - 1, 1)  # the rest of E θ⊗θ
+  across = (np.eye(d) - along) / max(d - 1, 1)  # The rest of E θ⊗θ lies across.
   sides = np.einsum('i,jk->ijk', axis, across)
   sides = sides + sides.transpose(1, 0, 2) + sides.transpose(2, 1, 0)
   cube = np.einsum('i,jk->ijk', axis, along)

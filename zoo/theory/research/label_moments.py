@@ -31,9 +31,10 @@ LABELS: dict[str, Callable[[np.ndarray], ArrayLike]] = {
 }
 TARGETS = {'latent': 'ŵ·x_q', 'label': 'φ(ŵ·x_q + σn)'}
 
-_NODES = 64  # nodes of a Gauss–Hermite rule, the last beyond 14 standard deviations
+# The last node of this Gauss–Hermite rule is beyond 14 standard deviations.
+_NODES = 64
 _MOST_INTERVALS, _ACCURACY = 500, 1e-9
-_POWERS = np.array([1, 1, 1, 2, 2, 3, 4])  # the powers of y in the moments
+_POWERS = np.array([1, 1, 1, 2, 2, 3, 4])  # The moments have these powers of y.
 
 
 def label_moments(
@@ -60,7 +61,8 @@ def _standard_moments(
   nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
   with np.errstate(over='ignore', invalid='ignore'):
     fourth = _labels(function, scales[:, None] * nodes) ** 4
-    total = fourth @ weights  # an estimate; the first and the last node are in the tail
+    # `total` is an estimate. The first and the last node are in the tail.
+    total = fourth @ weights
     tail = np.max(fourth[:, [0, -1]], axis=1) * np.exp(-(nodes[0] ** 2) / 2)
   if not np.all(np.isfinite(total)) or np.any(tail > _ACCURACY * total):
     raise UserError(
@@ -127,7 +129,7 @@ def quadratic_risk(
     prior = pool_prior(task.pool)
   else:
     mean = task.mean_weights()
-    assert mean is not None  # since the task is a LinearRegression
+    assert mean is not None  # The task is a LinearRegression.
     prior = normal_prior(mean)
   a = label_moments(label, prior.lengths, task.noise_std)
   target_parts, square = ((a.a11, 1), (a.a10, 0)), a.a20

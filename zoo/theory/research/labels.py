@@ -17,7 +17,7 @@ from zoo.theory.precision import double_precision
 from zoo.theory.quadratic_risk import QuadraticRisk, best_rule
 from zoo.theory.research.label_moments import Label, quadratic_risk
 
-OPTIMUM_GUESSES = 'free', 'zero'  # the initial guesses: any one, or 0
+OPTIMUM_GUESSES = 'free', 'zero'  # The initial guess is any one, or 0.
 
 
 class Optimum(NamedTuple):
@@ -103,5 +103,5 @@ def optimum(
 
 
 def _known(task: Task, label: Label, target: str) -> QuadraticRisk:
-  with double_precision():  # a label function may use JAX
+  with double_precision():  # A label function may use JAX.
     return quadratic_risk(task, label, target)

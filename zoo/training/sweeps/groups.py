@@ -24,8 +24,9 @@ from zoo.storage.programs import saved_programs, saved_steps
 def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
   """Returns the indices of the points of one part of a sweep.
 
-  They depend on nothing but the configs. The points of each group are cut into as many
-  pieces of neighbours as there are parts, and these are dealt to the parts in turn.
+  The indices depend on the configs alone. The points of each group are cut into as many
+  pieces of neighbours as there are parts, and the pieces are dealt to the parts in
+  turn.
 
   Args:
     part: The part.

@@ -150,8 +150,8 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   yield tables.format_table(cells, header)
   if kind == 'eval_risk':
     yield (
-      'Intervals are over seeds. All seeds are measured on the same held-out prompts, '
-      'whose error, ± 95 %, is not in them.'
+      'Intervals are over seeds. All seeds share the held-out prompts. The intervals '
+      'do not include the error from these prompts (column ± 95 %).'
     )
 
 
