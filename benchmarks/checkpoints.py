@@ -113,8 +113,8 @@ the seed, the figures to all digits, and the versions. Its field `sha256` is the
 checksum of the file `SHA256SUMS` beside it, which has the checksum of every file that
 is read.
 
-`python -m benchmarks.checkpoints` trains all of them again, and writes this page. This takes
-ten minutes on one core, and for `tabular` 57 minutes on two cores.
+`python -m benchmarks.checkpoints` trains all of them again, and writes this page. This
+takes ten minutes on one core, and for `tabular` 57 minutes on two cores.
 """
 
 

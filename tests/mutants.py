@@ -214,8 +214,8 @@ an array that is fully sharded is split along its shortest axis
   + longest = min(
 the CPU time of a step is in seconds, not in milliseconds
   zoo/training/loop.py: training/test_records.py
-  - 1e3 * cpu_seconds / (self._done - start)
-  + cpu_seconds / (self._done - start)
+  - 1e3 * cpu_seconds / num_steps
+  + cpu_seconds / num_steps
 the nearest algorithm is measured on the prompts that it is fitted to
   zoo/probing/nearest_algorithms/sampled.py: probing/test_nearest.py
   - for part in (slice(half), slice(half, None))

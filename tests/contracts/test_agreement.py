@@ -144,7 +144,7 @@ class _Dropout(_Model):
     self.dropout = nnx.Dropout(0.5, rngs=rngs)
 
   def __call__(self, prompt):
-    return super().__call__(prompt) + self.dropout(prompt.y_query * 0)
+    return super().__call__(prompt) + self.dropout(jnp.ones(len(prompt.x)))
 
 
 class _Dict(_Model):

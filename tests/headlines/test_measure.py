@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.broken_headlines import measure, rows_of
 from configs import get_config
 from studies.headlines import HEADLINES, saddles
+from studies.headlines.broken import measure, rows_of
 from studies.runner import Trainer
 from studies.study import FAILS, HOLDS, StudyResult
 from tests.marks import FULL
