@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from studies import atlas, headlines
+from studies.headlines import broken
 from studies.strategies import phases
 from tests.launch.processes import ROOT
 from zoo.measure.statistics import interval
@@ -205,6 +206,21 @@ def test_the_table_of_headlines_has_their_ranges_and_the_verdicts_that_follow():
   page = (STUDIES / 'headlines' / 'README.md').read_text()
   why = page[page.index('## What failed') : page.index('## What is not known')]
   assert {*re.findall(r'^- \[`(\w+)`\]', why, re.MULTILINE)} == failed
+
+
+def test_the_page_has_what_a_broken_model_gives_in_each_headline():
+  with open(KEPT / 'broken_headlines.csv', newline='') as file:
+    header, *rows = csv.reader(file)
+  assert tuple(header) == broken.HEADER
+  page = (STUDIES / 'headlines' / 'README.md').read_text()
+  assert f'\n{broken.table_of(rows).markdown()}\n' in page
+  measured = {(row[0], row[2]): row[3] for row in rows}
+  assert measured == {
+    (name, number): str(range_)
+    for name, headline in headlines.HEADLINES.items()
+    for number, range_ in headline.expected.items()
+  }
+  assert {row[0] for row in rows if row[-1] == 'fails'} == headlines.HEADLINES.keys()
 
 
 def test_the_table_of_headlines_has_the_seeds_of_each():
