@@ -105,9 +105,10 @@ _COVERED = """
 A 95 % interval should contain the truth in 95 % of repetitions. Each row of this table
 is a kind of estimate, on one model whose truth is known. Its last column is the share
 of 200 repetitions in which the interval contained the truth, ± half of a 95 % interval
-of this share. Six of the seven rows allow 0.95. For `sampled_algorithm` the share is
-below 0.95 by more than its error. The mean of the seven shares is 0.93, so these
-intervals tend to be a little too narrow. Other models and other numbers of prompts may
+of this share. By the binomial test at 5 %, the shares 0.900 and 0.910 are below
+0.95, and the other five are not seen to differ from it. The mean of the seven shares is
+0.93, so these intervals are a little too narrow: they miss the truth in some 7 % of
+repetitions where 5 % is meant. Other models and other numbers of prompts may
 give other shares: `sampled_algorithm`, for example, was read with 1024 prompts, where
 its default is 16,384, on a model whose true share is 1.48.
 

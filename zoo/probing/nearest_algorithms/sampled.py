@@ -138,7 +138,7 @@ _Family = Callable[[float], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p 
 def sampled_algorithm(
   subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
 ) -> SampledAlgorithm:
-  """Finds the step of gradient descent and the ridge regression nearest to a predictor.
+  """Finds the nearest steps of gradient descent and the nearest ridge regression.
 
   It needs only predictions, so that the predictor may be any function of prompts. For a
   model that has a learning rule, `implicit_algorithm` gives closed forms.
