@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -215,7 +216,8 @@ References:
   settings = runpy.run_path(str(DOCS / 'conf.py'))
   options = {name: settings[name] for name in settings if name.startswith('napoleon_')}
   lines = reference.prepared(docstring).splitlines()
-  text = str(GoogleDocstring(lines, Config(**options), what='function'))
+  config: Any = Config(**options)  # of napoleon, which stands in for that of Sphinx
+  text = str(GoogleDocstring(lines, config, what='function'))
   assert [block.strip() for block in text.split('\n\n') if block.strip()] == [
     'Doubles a number.',
     'With a number x it is',

@@ -91,7 +91,12 @@ def __dir__() -> list[str]:
   # The public names of these rooms stand here. The rooms are in globals since they are
   # imported.
   rooms = {
-    *('context', 'inside', 'instruments', 'nearest_algorithms', 'nearest_strategies'),
-    *('report', 'scores'),
+    'context',
+    'inside',
+    'instruments',
+    'nearest_algorithms',
+    'nearest_strategies',
+    'report',
+    'scores',
   }
   return sorted(name for name in {*globals()} - rooms if not name.startswith('_'))
