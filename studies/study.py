@@ -407,7 +407,7 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   return StudyResult(study, numbers, minutes, plot)
 
 
-def _by_seed(measured: Measured) -> Sequence[float]:
+def _by_seed(measured: Measured) -> Sequence[_Number]:
   return measured if isinstance(measured, Sequence) else [measured]
 
 
