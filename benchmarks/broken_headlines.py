@@ -10,8 +10,6 @@ quarter of an hour on two cores.
 
 from __future__ import annotations
 
-import csv
-import io
 import pathlib
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from tqdm import tqdm
 
 from launch import cli
 from zoo.core.errors import check_name
+from zoo.core.tables import to_csv
 from zoo.host.files import write_atomically
 
 flags.adopt_module_key_flags(cli)
@@ -40,9 +39,8 @@ def main(names: Sequence[str]) -> None:
     rows += broken.rows_of(name, measured.numbers)
   print(broken.table_of(rows).markdown())
   if _OUT.value is not None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator='\n').writerows([broken.HEADER, *rows])
-    write_atomically(_OUT.value, text.getvalue())
+    records = [dict(zip(broken.HEADER, row, strict=True)) for row in rows]
+    write_atomically(_OUT.value, to_csv(broken.HEADER, records))
 
 
 if __name__ == '__main__':

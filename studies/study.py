@@ -70,7 +70,7 @@ class Expected(NamedTuple):
 
     NaN is in no range.
     """
-    return all(self.low <= number <= self.high for number in _by_seed(measured))
+    return all(self.low <= number <= self.high for number in by_seed(measured))
 
 
 def near(value: _Number, tolerance: _Number, source: str) -> Expected:
@@ -407,7 +407,8 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   return StudyResult(study, numbers, minutes, plot)
 
 
-def _by_seed(measured: Measured) -> Sequence[_Number]:
+def by_seed(measured: Measured) -> Sequence[_Number]:
+  """Returns what was measured as a sequence, with one number for each seed."""
   return measured if isinstance(measured, Sequence) else [measured]
 
 
@@ -420,7 +421,7 @@ def _as_floats(measured: Any) -> Measured:
 
 def _text(measured: Measured) -> str:
   """Returns a number, or the mean over seeds with its interval and range, as text."""
-  numbers = _by_seed(measured)
+  numbers = by_seed(measured)
   if len(numbers) == 1:
     return f'{numbers[0]:.5g}'
   mean = estimate_of_few(numbers)

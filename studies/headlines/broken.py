@@ -29,7 +29,7 @@ from studies.headlines import (
   transience,
 )
 from studies.runner import Trainer
-from studies.study import Measured, Measurement
+from studies.study import Measured, Measurement, by_seed
 from zoo.config.building import build_model
 from zoo.reports import Table
 from zoo.theory import dynamics
@@ -122,9 +122,8 @@ def rows_of(name: str, numbers: Mapping[str, Measured]) -> list[list[str]]:
   rows = []
   for number, range_ in HEADLINES[name].expected.items():
     measured = numbers[number]
-    shown = measured if isinstance(measured, Sequence) else [measured]
     verdict = 'holds' if range_.holds(measured) else 'fails'
-    text = ' '.join(f'{value:.4g}' for value in shown)
+    text = ' '.join(f'{value:.4g}' for value in by_seed(measured))
     how = BROKEN.get(name, _FEW_STEPS)
     rows.append([name, how, number, str(range_), text, verdict])
   return rows

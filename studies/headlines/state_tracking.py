@@ -51,9 +51,9 @@ _FIELDS = {
   'eval.num_batches': 4,
   'eval.num_compared': 0,
 }
-# The task, the mixer and the further fields of each model, in the order of the figure.
 _NEGATIVE = {'model.mixer_options.negative_eigenvalues': True}
 _TURNING = {'model.mixer_options.state_size': 16}
+# The task, the mixer and the further fields of each model, in the order of the figure.
 _MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
   'parity_delta_negative': ('parity_prefix', 'delta', _NEGATIVE),
   'parity_mamba3': ('parity_prefix', 'mamba3', _TURNING),
