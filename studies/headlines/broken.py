@@ -42,7 +42,14 @@ BROKEN = {
   'saddles': 'heads with one merged matrix for keys and queries',
   'tabular': 'a checkpoint with random weights, two splits',
 }
-HEADER = 'headline', 'broken', 'number', 'holds if', 'measured', 'verdict'
+HEADER: tuple[str, ...] = (
+  'headline',
+  'broken',
+  'number',
+  'holds if',
+  'measured',
+  'verdict',
+)
 
 
 class Short(Trainer):
@@ -146,7 +153,10 @@ def table_of(rows: Sequence[Sequence[str]]) -> Table:
       [f'`{name}`', own[0][1], f'{len(missed)} of {len(own)}', example, held]
     )
   header = (
-    *('headline', 'the broken model', 'ranges missed', 'one of them'),
+    'headline',
+    'the broken model',
+    'ranges missed',
+    'one of them',
     'ranges that hold all the same',
   )
   return Table(lines, header)

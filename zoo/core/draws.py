@@ -39,7 +39,7 @@ def stream_of(seed: int, stream: int) -> Key[Array, '']:
 def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n b']:
   """Draws `count` standard normal numbers for each position in the batch.
 
-  No number lies beyond ±6.7, while one in 10¹¹ should.
+  No number lies beyond ±6.7, while two to three in 10¹¹ should.
 
   Returns:
     The numbers `[count, batch_size]`.

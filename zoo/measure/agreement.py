@@ -55,10 +55,11 @@ def check_agreement(
   The ways are `__call__`, `predictions`, the loops whose loss is trained, the equation
   of a layer on tokens, the learning rule, and the exact form, where the model has them.
   They must agree on 16 prompts. No prediction may change with the targets, with other
-  prompts, or with later examples, and all must be finite float32. The prompts of the
-  task are checked first, up to 512 of a batch. Everything is checked twice, with the
-  initial weights and with other weights: zeros or an identity may hide a mistake that
-  appears once the model is trained.
+  prompts, or with later examples, and all must be finite numbers of 32 bits or more.
+  The prompts of the task are checked first, up to 512 of a batch. The checks are made
+  with the initial weights and again with other weights, unless these give predictions
+  that are not finite: zeros or an identity may hide a mistake that appears once the
+  model is trained.
 
   Args:
     model: A model, or any predictor.
