@@ -117,6 +117,17 @@ def test_layers_that_are_computed_again_train_as_others(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('name', mostly_full(['Recurrent'], FORMS))
+def test_models_of_flax_are_trained_in_parts_of_a_batch(name, tmp_path):
+  """Flax's own loop takes the gradient of the whole batch, which is the same mean."""
+  config = config_of(name, train__num_parts=2)
+  zoo.train(config, tmp_path)
+  if name != 'OtherTypes':
+    trained = parameters(zoo.load(tmp_path).model)
+    assert_close(trained, loop_of(config_of(name), optax.adam(5e-3)).weights[-1])
+
+
+@pytest.mark.slow
 def test_weights_of_bfloat16_are_trained_in_parts_of_a_batch(tmp_path):
   """The mean of the gradients of the parts is that of the whole batch.
 

@@ -69,7 +69,9 @@ def mean_loss(
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 
   def of_part(weights: Any, rest: Any, part: PyTree) -> Float[Array, '']:
-    return loss(nnx.merge(graph, weights, rest), part)
+    # A call may count its random draws. Flax lets it change only variables that were
+    # made inside this derivative, as copies are.
+    return loss(nnx.merge(graph, weights, rest, copy=True), part)
 
   @jax.custom_vjp
   def mean(weights: Any, rest: Any, parts: PyTree) -> Float[Array, '']:
