@@ -86,7 +86,14 @@ _BUDGETS = flags.DEFINE_list(
   'Numbers of operations with which each seed is trained, in increasing order, such as '
   '`1e11,1e12`. Default: the budgets of `--scale`.',
 )
-_LAST_SEED = 9999  # The search has the seed 10⁶, which no cell may have.
+_SEARCH_SEEDS = flags.DEFINE_integer(
+  'search_seeds',
+  1,
+  'Seeds with which the last round of the search tries each learning rate. The rate '
+  'with the lowest mean loss is chosen.',
+  lower_bound=1,
+)
+_LAST_SEED = 9999  # The search has the seeds from 10⁶ on, which no cell may have.
 _PART = cli.define_part('cells')
 _OUT = flags.DEFINE(
   cli.Workdir(),
@@ -120,7 +127,7 @@ def main() -> None:
 
   def settings_of(cell: Cell) -> Settings:
     chosen = tuple(seeds or cells.seeds_of(cell.task))
-    return atlas.Settings(_SCALE.value, chosen, budgets)
+    return atlas.Settings(_SCALE.value, chosen, budgets, _SEARCH_SEEDS.value)
 
   grid = atlas.Grid(named, get_config, settings_of)
   with _DRAWING.wishes():

@@ -103,6 +103,11 @@ def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
   return tuple(math.nan if number is None else number for number in numbers)
 
 
+def _mean(losses: Sequence[float | None]) -> float:
+  """Returns the mean loss, which is infinite if one loss is None."""
+  return float(np.mean([math.inf if loss is None else loss for loss in losses]))
+
+
 class CellRun:
   """The training of one cell, which resumes from the notes in its folder."""
 
@@ -164,10 +169,13 @@ class CellRun:
       notes.step_operations = self.training.flops / _LANES
       self._spend(start)
     least, *larger = self._settings.budgets
-    first = search.find_rate(self._try_rates, search.RATES, self._steps(least))
+    one_seed = functools.partial(self._try_rates, 1)
+    all_seeds = functools.partial(self._try_rates, self._settings.search_seeds)
+    begin = search.screen(one_seed, search.RATES, self._steps(least))
+    first = search.refine(all_seeds, begin, self._steps(least))
     rows = [self._row_of(least, first)]
     for budget in larger:
-      found = search.refine(self._try_rates, first.rate, self._steps(budget))
+      found = search.refine(all_seeds, first.rate, self._steps(budget))
       rows.append(self._row_of(budget, found))
     return rows
 
@@ -229,26 +237,40 @@ class CellRun:
       minutes=found.minutes,
     )
 
-  def _try_rates(self, rates: Sequence[float], num_steps: int) -> list[float]:
-    """Returns the held-out loss at each rate after training; inf if it diverged."""
-    by_rate = self.notes.search.setdefault(num_steps, {})
-    missing = [rate for rate in rates if rate not in by_rate]
+  def _try_rates(
+    self, num_seeds: int, rates: Sequence[float], num_steps: int
+  ) -> list[float]:
+    """Trains each seed of the search at each rate, as far as the notes lack it.
+
+    Returns:
+      The mean held-out loss over seeds at each rate. It is infinite if training
+      diverged with one of the seeds.
+
+    Raises:
+      Stopped: After a signal.
+    """
+    by_rate = self.notes.tried.setdefault(num_steps, {})
+    missing = [
+      (rate, search.SEED + index)
+      for rate in rates
+      for index in range(len(by_rate.get(rate, [])), num_seeds)
+    ]
     while missing:
       few, missing = missing[:_LANES], missing[_LANES:]
-      start, seeds = time.monotonic(), [search.SEED] * len(few)
-      lanes = _in_lanes(self.training, seeds, few, num_steps)
+      start, seeds = time.monotonic(), [seed for _, seed in few]
+      lanes = _in_lanes(self.training, seeds, [rate for rate, _ in few], num_steps)
       with on_mesh(lanes.training.mesh, self.config):
         state = lanes.training.init()
-      label = f'{self.cell.name}: {len(few)} rates'
+      label = f'{self.cell.name}: search, {len(few)} models'
       step, state = self._advance(lanes.training, state, (0, num_steps), label)
       if step < num_steps:
         raise Stopped  # the next call begins these rates again
       models = _models(self.training, _each(lanes, state)[: len(few)])
       losses = self._losses(models, seeds, search.HELD_OUT)
-      by_rate.update(zip(few, finite_or_null(losses), strict=True))
+      for (rate, _), loss in zip(few, finite_or_null(losses), strict=True):
+        by_rate.setdefault(rate, []).append(loss)
       self._spend(start)
-    known = (by_rate[rate] for rate in rates)
-    return [math.inf if loss is None else loss for loss in known]
+    return [_mean(by_rate[rate][:num_seeds]) for rate in rates]
 
   def _train(self, rate: float, num_steps: int) -> Found:
     """Trains each seed at a rate, measures the models and saves them."""

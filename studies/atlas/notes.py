@@ -26,6 +26,8 @@ class Settings(NamedTuple):
     scale: The name of the scale of the configs.
     seeds: The seeds with which the chosen learning rate is trained.
     budgets: The operations of training of each seed, in increasing order.
+    search_seeds: The number of seeds over which the last round of the search takes the
+      mean of the loss at each learning rate.
 
   Example:
     >>> from studies.atlas import Settings
@@ -36,11 +38,13 @@ class Settings(NamedTuple):
   scale: str
   seeds: tuple[int, ...]
   budgets: tuple[float, ...]
+  search_seeds: int = 1
 
   @property
   def key(self) -> str:
     """The settings that must not change in a folder. Larger budgets may be added."""
-    return json.dumps([self.scale, self.seeds, self.budgets[0]])
+    searched = [self.search_seeds] if self.search_seeds > 1 else []
+    return json.dumps([self.scale, self.seeds, self.budgets[0], *searched])
 
 
 @dataclasses.dataclass
@@ -75,8 +79,9 @@ class Notes:
     weights: The number of weights.
     operations: The operations of a forward pass for one prompt.
     step_operations: The operations of one training step of one model.
-    search: The held-out losses of the search, by number of steps and then by learning
-      rate. None is a loss that is infinite or NaN.
+    tried: The held-out losses of the search, by number of steps and then by learning
+      rate: one loss for each seed that was tried. None is a loss that is infinite or
+      NaN.
     found: What was measured after each budget, by number of steps.
     minutes: The minutes spent on the cell so far.
   """
@@ -89,7 +94,9 @@ class Notes:
   weights: int = 0
   operations: float = 0.0
   step_operations: float = 0.0
-  search: dict[int, dict[float, float | None]] = dataclasses.field(default_factory=dict)
+  tried: dict[int, dict[float, list[float | None]]] = dataclasses.field(
+    default_factory=dict
+  )
   found: dict[int, Found] = dataclasses.field(default_factory=dict)
   minutes: float = 0.0
 
@@ -131,9 +138,9 @@ def read_notes(
     The notes of the cell.
 
   Raises:
-    UserError: If the notes were written with another scale, other seeds or another
-      smallest budget, or with another config, numbers of prompts or version of the
-      library.
+    UserError: If the notes were written with another scale, other seeds, another
+      smallest budget or another number of seeds of the search, or with another
+      config, numbers of prompts or version of the library.
   """
   new = Notes(settings.key, digest_of(get_config))
   if not has_notes(folder):
@@ -141,8 +148,9 @@ def read_notes(
   notes = read_json(folder / _FILE, Notes)
   if notes.settings != new.settings:
     raise UserError(
-      f'{folder} was trained with the scale, seeds and smallest budget '
-      f'{notes.settings}, not {new.settings}; give another --out'
+      f'{folder} was trained with the scale, seeds and smallest budget (and number of '
+      f'seeds of the search, if several) {notes.settings}, not {new.settings}; give '
+      'another --out'
     )
   if notes.digest != new.digest:
     raise UserError(

@@ -11,7 +11,8 @@ from typing import NamedTuple
 # infinite if training diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
 
-# The weights, prompts and held-out prompts of this seed are used in the search alone.
+# The weights, prompts and held-out prompts of this seed, and of those that follow it,
+# are used in the search alone.
 SEED = 10**6
 HELD_OUT = 4096  # held-out prompts for the loss of a learning rate
 RATES = tuple(2e-4 * 2**k for k in range(9))  # 2e-4 to 0.0512
@@ -36,25 +37,24 @@ class Search(NamedTuple):
     return self.rate in (min(self.losses), max(self.losses))
 
 
-def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Search:
-  """Searches for the learning rate with the lowest loss after `num_steps`.
+def screen(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> float:
+  """Finds the learning rate with which `refine` begins.
 
-  It is a successive halving search in three rounds. All rates are trained for a ninth
-  of the steps, and the best third of the rates for a third of the steps. The last round
-  is `refine` with the best of these.
+  It makes the first two rounds of a successive halving search, of which `refine` is the
+  third. All rates are trained for a ninth of the steps, and the best third of the rates
+  for a third of the steps.
 
   Args:
     try_rates: Returns the held-out losses of learning rates after a number of steps.
     rates: The learning rates of the first round.
-    num_steps: The steps of the last round.
+    num_steps: The steps of the third round.
 
   Returns:
-    The best rate and the losses of the last round.
+    The rate with the lowest loss in the second round.
   """
   tried = _tried(try_rates, rates, max(num_steps // 9, 1))
   third = sorted(tried, key=lambda rate: (tried[rate], rate))[: -(-len(rates) // 3)]
-  tried = _tried(try_rates, sorted(third), max(num_steps // 3, 1))
-  return refine(try_rates, _best(tried), num_steps)
+  return _best(_tried(try_rates, sorted(third), max(num_steps // 3, 1)))
 
 
 def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:

@@ -283,6 +283,34 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
 
 
 @pytest.mark.slow
+def test_the_last_round_of_the_search_takes_the_mean_over_its_seeds(
+  few_prompts, tmp_path
+):
+  def searched(search_seeds):
+    settings = Settings('laptop', (0,), (1e5,), search_seeds)
+    grid = _GRID._replace(cells=_GRID.cells[:1], settings=lambda cell: settings)
+    rows = atlas.run(grid, tmp_path / str(search_seeds), '')
+    assert rows is not None
+    (folder,) = (tmp_path / str(search_seeds) / 'cells').iterdir()
+    get_config = functools.partial(_GRID.get_config, *_GRID.cells[0])
+    return rows[-1], notes.read_notes(folder, settings, get_config).tried
+
+  (_, of_one), (row, of_two) = searched(1), searched(2)
+  first, second, last = sorted(of_two)
+  assert last == row.steps
+  # The rounds before the last one have one seed.
+  assert (of_two[first], of_two[second]) == (of_one[first], of_one[second])
+  losses = of_two[last]
+  assert row.rate in losses
+  assert row.rate_loss == pytest.approx(np.mean(losses[row.rate]))
+  assert row.rate_loss == pytest.approx(min(map(np.mean, losses.values())))
+  for rate, (loss, other) in losses.items():
+    assert loss != other
+    if rate in of_one[last]:
+      assert loss == pytest.approx(of_one[last][rate][0], rel=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.full
 def test_seeds_do_not_depend_on_what_is_trained_beside_them(few_prompts, tmp_path):
   """Three are trained at once, and five are the same five."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from studies.atlas.search import RATES, find_rate, refine
+from studies.atlas.search import RATES, refine, screen
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -23,9 +23,13 @@ def _losses(best, diverging=math.inf):
   return losses, tried
 
 
+def _find_rate(losses):
+  return refine(losses, screen(losses, RATES, 90), 90)
+
+
 def test_all_rates_are_tried_briefly_and_the_best_longer():
   losses, tried = _losses(RATES[6])
-  search = find_rate(losses, RATES, 90)
+  search = _find_rate(losses)
   assert tried == [(10, 9), (30, 3), (90, 3)]
   assert search.rate == RATES[6]
   assert search.losses == {RATES[5]: 2.0, RATES[6]: 1.0, RATES[7]: 2.0}
@@ -35,15 +39,15 @@ def test_all_rates_are_tried_briefly_and_the_best_longer():
 def test_the_search_goes_on_beyond_an_edge():
   for best in (RATES[0] / 4, RATES[-1] * 4):
     losses, tried = _losses(best)
-    search = find_rate(losses, RATES, 90)
+    search = _find_rate(losses)
     assert search.rate == pytest.approx(best)
     assert not search.at_edge
     assert tried[-1] == (90, 3)
-  search = find_rate(_losses(1e-30)[0], RATES, 90)
+  search = _find_rate(_losses(1e-30)[0])
   assert search.at_edge
   assert len(search.losses) == 9
   # A rate that diverges is never the best, and of equal ones the lowest is.
-  search = find_rate(_losses(1.0, diverging=RATES[7])[0], RATES, 90)
+  search = _find_rate(_losses(1.0, diverging=RATES[7])[0])
   assert (search.rate, search.losses[RATES[7]]) == (RATES[6], math.inf)
 
 
