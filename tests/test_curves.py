@@ -20,6 +20,7 @@ from zoo.estimators.baselines import Averaging, HostBaseline, Zero
 from zoo.estimators.linear import Ridge
 from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.measure.predict import Programs, sample_batches
+from zoo.measure.statistics import Estimate
 
 _D, _C, _N = 3, 4, 40
 # A moment of float32 sums in another order, of predictions that cancel.
@@ -131,6 +132,10 @@ def test_a_curve_has_means_medians_and_standard_errors():
   np.testing.assert_allclose(curve.median, np.median(values, axis=0))
   deviation = np.sqrt(np.sum((values - values.mean(0)) ** 2, axis=0) / (_N - 1))
   np.testing.assert_allclose(curve.standard_error, deviation / np.sqrt(_N))
+  halves = [
+    Estimate(*of).half for of in zip(curve.mean, curve.standard_error, strict=True)
+  ]
+  np.testing.assert_allclose(curve.half, halves)
   every = summarise(np.ones((3, 5)))
   np.testing.assert_array_equal(every.num_examples, range(5))
   # The targets are those without noise.

@@ -14,6 +14,7 @@ from tests.compiled import built, predict_all
 from tests.probing.models import sample
 from tests.settings import curve_key, isotropic
 from tests.weights import drawn
+from zoo.measure.statistics import Estimate
 from zoo.probing import lens
 
 _D, _C = 3, 6
@@ -45,6 +46,8 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   # Some hundred float32 sums.
   assert_close(readouts.own.mean, expected, 1e-5)
   np.testing.assert_array_equal(readouts.own.num_layers, range(3))
+  half = Estimate(0.0, readouts.own.standard_error[0]).half
+  assert readouts.own.half[0] == pytest.approx(half)
 
 
 @pytest.mark.slow

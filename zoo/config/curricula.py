@@ -92,9 +92,12 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
   traced integer that counts from 0. A run uses it if `config.curriculum.name` is its
   name.
 
+  A second function under the same name replaces the first without a warning. Choose
+  another name than 'growing', the curriculum of the library: a run calls the function
+  of this name with two arguments, the step and the section `curriculum`.
+
   Args:
-    name: The name of the curriculum in `config.curriculum.name`. A second function
-      under the same name replaces the first.
+    name: The name of the curriculum in `config.curriculum.name`.
 
   Returns:
     A decorator, which returns the function unchanged.

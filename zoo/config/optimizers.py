@@ -123,9 +123,12 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
   names: `beta1`, `beta2` and `weight_decay` are fields of `config.optimizer`; the masks
   `decayed` and `hidden` mark the weights that decay, and those with the role `hidden`.
 
+  If the name is taken, the new function replaces the registered one without a warning.
+  This includes the names of the library: a function that is registered as 'adam'
+  replaces the library's Adam for the rest of the process.
+
   Args:
-    name: The name of the optimizer in `config.optimizer.name`. A second function under
-      the same name replaces the first.
+    name: The name of the optimizer in `config.optimizer.name`.
 
   Returns:
     A decorator, which returns the function unchanged.

@@ -30,9 +30,11 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
   is written into `metrics.jsonl` and TensorBoard as `NAME/KEY`, and into the summary at
   the end.
 
+  A second function under the same name replaces the first without a warning. The
+  library itself registers no metric, so every name is free.
+
   Args:
-    name: The name of the metric in `config.eval.metrics`. A second function under the
-      same name replaces the first.
+    name: The name of the metric in `config.eval.metrics`.
 
   Returns:
     A decorator, which returns the function unchanged.
@@ -59,9 +61,11 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
   compiled. The prompts are the batch of a step or a part of it, and the key is new at
   each step.
 
+  A second function under the same name replaces the first without a warning. The names
+  of the library's own objectives are the exception: they are refused.
+
   Args:
-    name: The name of the objective in `config.objective.name`. A second function under
-      the same name replaces the first.
+    name: The name of the objective in `config.objective.name`.
 
   Returns:
     A decorator, which returns the function unchanged.

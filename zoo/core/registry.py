@@ -31,9 +31,13 @@ _SIZES = 'num_features', 'context_length'
 def register_model(name: str) -> Callable[[_Class], _Class]:
   """Returns a decorator that enters a class of models under a name.
 
+  If the name is taken, the new class replaces the registered one without a warning, as
+  when a cell of a notebook runs twice. This includes the names of the library: a class
+  that is registered as 'transformer' replaces the library's transformer for the rest of
+  the process. `zoo.load` then builds saved transformers from the new class.
+
   Args:
-    name: What configs call the class. A second class under the same name replaces the
-      first, as when a cell of a notebook runs twice.
+    name: What configs call the class.
 
   Returns:
     The decorator, which returns the class unchanged.
@@ -58,9 +62,13 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
 def register_mixer(name: str) -> Callable[[_Class], _Class]:
   """Returns a decorator that enters a class of mixers under a name.
 
+  If the name is taken, the new class replaces the registered one without a warning, as
+  when a cell of a notebook runs twice. This includes the names of the library: a class
+  that is registered as 'softmax' replaces the library's attention for the rest of the
+  process. Transformers that exist already keep the layers that they have.
+
   Args:
-    name: What `config.model.mixer` calls the class. A second class under the same name
-      replaces the first, as when a cell of a notebook runs twice.
+    name: What `config.model.mixer` calls the class.
 
   Returns:
     The decorator, which returns the class unchanged.
@@ -83,6 +91,8 @@ def entering(
   kind: str, entries: dict[str, Any], name: object, function: bool = False
 ) -> Callable[[Any], Any]:
   """Returns a decorator that enters a class, or a `function`, into a dict under a name.
+
+  An entry that the dict has under this name is replaced.
 
   Args:
     kind: What is entered, in messages, such as 'model'.

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.core.tables import WIDTH
 from zoo.measure.predict import (
   Programs,
   check_predictor,
@@ -40,6 +41,12 @@ class Curve(NamedTuple):
     median: The median loss, `[n]`. It is meaningful even where the mean is infinite, as
       it is for least squares with noise after about as many examples as features.
     accuracy: The share of correct labels, `[n]`; None unless the labels are classes.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> found = zoo.curve(task.baselines()['zero'], task, num_prompts=64)
+    >>> found.half.shape  # the number after ±, for 0, 1, …, 4 examples
+    (5,)
   """
 
   num_examples: Int[np.ndarray, ' n']
@@ -47,6 +54,11 @@ class Curve(NamedTuple):
   standard_error: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
   accuracy: Float[np.ndarray, ' n'] | None = None
+
+  @property
+  def half(self) -> Float[np.ndarray, ' n']:
+    """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors."""
+    return WIDTH * self.standard_error
 
 
 def curve(
@@ -71,7 +83,8 @@ def curve(
     lengths: The numbers of examples to measure at, from 0 to C. None means all of them.
 
   Returns:
-    The mean loss at each number of examples, with its standard error over prompts.
+    The mean loss at each number of examples, with its standard error over prompts. The
+    property `half` is half of the 95 % interval.
 
   Raises:
     UserError: If the predictor cannot be called on the task's prompts, if its

@@ -61,23 +61,26 @@ def save(
 ) -> None:
   """Writes a model into a new folder, from which `zoo.load` restores it.
 
-  The folder holds the arrays of the model, and the config from which `zoo.load` makes
-  everything else. After writing, the folder is loaded, and its predictions for 4
-  prompts must be those of the model. An error leaves no folder behind.
+  The folder holds the arrays of the model and the config. `zoo.load` makes the model
+  and the task from the config, and puts the arrays into the model. After writing,
+  `zoo.save` loads the folder as a check: the loaded model must make the same
+  predictions for 4 prompts as the given one. If there is an error, the folder is
+  deleted.
 
   Args:
     model: The model to save.
     path: A folder that is missing or empty. It may be in a bucket:
       gs://bucket/models/a.
-    config: A dict or a ConfigDict with the sections `model` and `task`, and whatever
-      else a config has. `model` and `task` each have the `name` of a registered class
-      and its arguments.
+    config: A dict or a ConfigDict with the sections `model` and `task`. Each of them
+      has the `name` of a registered class and its arguments. Other sections of a config
+      are saved, too.
     step: The number of steps that the model was trained for, ≥ 0.
 
   Raises:
-    UserError: If the model is edited (see `zoo.probing`), if the folder is not empty,
-      if the config makes another model or JSON cannot hold it, if `step` is negative,
-      or if the saved model predicts something else on 4 prompts.
+    UserError: If the model is an edited copy (see `zoo.probing.edited`); if the folder
+      is not empty; if the arrays do not fit the model that the config makes; if JSON
+      cannot hold the config; if `step` is negative; or if the loaded model makes other
+      predictions for the 4 prompts.
     RunError: If the folder cannot be written.
 
   Example:
@@ -135,20 +138,24 @@ def export(
 ) -> None:
   """Writes a model as one file in the format of safetensors.
 
-  The file has the weights by name, such as `layers.0.mixer.query.kernel`, and the
-  config as metadata. `zoo.load` opens it, and so does any other program that reads
-  safetensors. A file that is there already is replaced.
+  The file holds the weights by name, such as `layers.0.mixer.query.kernel`, and the
+  config as metadata. `zoo.load` makes the model from this file, and any program that
+  reads safetensors can read the weights. Before the file is put in its place, it is
+  loaded as a check: the loaded model must make the same predictions for 4 prompts as
+  the given one. A file that exists at the path is replaced.
 
   Args:
-    saved: A model, or what `zoo.load` returned.
-    path: The file, whose name must end with `.safetensors`.
-    config: A dict or a ConfigDict with the sections `model` and `task`, as `zoo.save`
-      takes it. It is needed for a model; what `zoo.load` returned has its own config.
+    saved: A model, or the `SavedModel` that `zoo.load` returns.
+    path: The path of the file. It must end with `.safetensors`.
+    config: A dict or a ConfigDict with the sections `model` and `task`, as for
+      `zoo.save`. It is required if `saved` is a model. A `SavedModel` has its own
+      config, and this argument is ignored.
 
   Raises:
-    UserError: If the path has another ending or is a folder, if the model is edited, if
-      the config makes another model or JSON cannot hold it, or if the saved model
-      predicts something else on 4 prompts.
+    UserError: If the path has another ending or is a folder; if the model is an edited
+      copy (see `zoo.probing.edited`); if `saved` is a model and `config` is missing; if
+      the arrays do not fit the model that the config makes; if JSON cannot hold the
+      config; or if the loaded model makes other predictions for the 4 prompts.
     RunError: If the file cannot be written.
 
   Example:

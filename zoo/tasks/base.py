@@ -59,8 +59,13 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   The task can then be made by `zoo.create_task(name)` and named in a config. The
   decorator stands above `flax.struct.dataclass`, which makes the class a dataclass.
 
+  If the name is taken, the new class replaces the registered one without a warning, as
+  when a cell of a notebook runs twice. This includes the names of the library, such as
+  'linear_regression'. `zoo.load` then builds saved tasks of this name from the new
+  class.
+
   Args:
-    name: Name of the task. A second class under the same name replaces the first.
+    name: Name of the task.
 
   Returns:
     A decorator that returns the class unchanged.

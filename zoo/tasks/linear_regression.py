@@ -199,11 +199,12 @@ class LinearRegression(LinearFunctions):
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Draws `batch_size` prompts; `sample` compiles this method.
 
-    The prompts are drawn as arrays of the whole batch. They have the distribution of
-    the prompts that `sample_one` draws, but other values. The prompts of a key are, bit
-    for bit, those of earlier versions. `sample_statistics` returns the statistics of
-    the prompts that this method draws with the same key. A subclass is sampled by its
-    `sample_one`.
+    All prompts are drawn at once, as arrays of the whole batch. Their distribution is
+    that of `sample_one`; their values differ from those that `sample_one` draws with
+    the same key. A key gives the same prompts, bit for bit, as in earlier versions of
+    the library. Unless `has_long_context`, `sample_statistics` returns the statistics
+    of these prompts if it gets the same key. For a subclass this method calls the
+    subclass's `sample_one` instead.
 
     Args:
       key: Random key.
@@ -286,13 +287,16 @@ class LinearRegression(LinearFunctions):
     """
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
-  # In the methods below the axis of the batch is the last one, as in `draws`. The noise
-  # of the labels has random streams of its own, so that tasks that differ only in σ
-  # share all other numbers. If σ is 0, no noise is drawn. The key of the noise is
-  # fold_in(key, 1): the two words that the generator makes from `key` and the counter
-  # (0, 1). `draws.words` uses the same counter, so that it also draws these two words,
-  # for prompt 0. The noise is nevertheless independent of them in effect, since the
-  # generator hashes its key anew for each number that it draws.
+  # In the methods below the axis of the batch is the last one, as in `draws`.
+  #
+  # The noise of the labels is drawn with keys of its own, so that tasks that differ
+  # only in σ share all other numbers. If σ is 0, no noise is drawn.
+  #
+  # The key `fold_in(key, 1)` of the noise is a pair of words, which the generator makes
+  # from `key` and the counter (0, 1). `draws.words` uses the same counter for prompt 0,
+  # so this pair of words is also among the random words of prompt 0. The noise is still
+  # independent of that prompt in effect: the generator hashes the key of the noise anew
+  # for each number of the noise.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
@@ -381,12 +385,12 @@ def _correlate(
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Says whether a task is a `LinearRegression`, and not of a subclass.
+  """Returns whether the class of a task is `LinearRegression` itself.
 
-  On such a task learning rules and the other exact forms have a risk in closed form. A
-  subclass may draw prompts from another distribution. Tasks of the class `TaskPool`
-  have formulas of their own: `zoo.theory.exact_risk` takes them, although this function
-  returns False.
+  The formulas of `zoo.theory` hold for this class. They need not hold for a subclass,
+  which may draw its prompts from another distribution. The class `TaskPool` is an
+  exception: `zoo.theory.exact_risk` has formulas for it, although this function returns
+  False.
 
   Args:
     task: Any object.

@@ -18,13 +18,14 @@ from zoo.training.evaluation import Fetched, Measured, evaluate
 
 
 class Chunk(NamedTuple):
-  """The result of one call of the compiled steps, on the host.
+  """The results of one call of the compiled steps, on the host.
 
   Attributes:
     step: The number of steps that are done after the call.
     metrics: The metrics of the last step, as `run_steps` returns them.
     measured: The evaluation after the last step.
-    is_saved: Whether the state is to be saved before training goes on.
+    is_saved: Whether the caller must save `Loop.state` before it asks for the next
+      chunk.
   """
 
   step: int
@@ -128,12 +129,12 @@ class Loop:
     return _Call(started, stop, metrics, measured)
 
   def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Fetched]:
-    """Waits for the steps of a call and for the evaluation after them.
+    """Waits for the results of a call, and adds the time of its steps to the total.
 
-    The time of the steps ends when the metrics of the last step are there. It begins
-    when the steps were started. If they were started ahead, while the devices were
-    still busy with the call before, it begins when the results of that call had been
-    copied to the host.
+    The time begins when the steps were started, and ends when the metrics of the last
+    step are there. Steps that were started ahead first waited for the devices, which
+    were still busy with the previous call. For these steps the time begins when the
+    results of the previous call had been copied to the host.
 
     Returns:
       The metrics and the evaluation, on the host.

@@ -137,10 +137,10 @@ def training_run(
   `train.log_every`, `eval.every` or `checkpoint.every`, one of `checkpoint.steps`, or
   the last step.
 
-  The loop belongs to the caller: training goes on when the next event is asked for. A
-  caller that stops early, by `break` or `close`, leaves a run whose newest step is
-  saved, and the same call goes on from there. If there are several processes, all must
-  stop at the same step.
+  The caller drives the loop: training continues only when the caller asks for the next
+  event. The caller may stop early, by `break` or by the method `close` of the iterator.
+  The newest step is then saved, and the same call resumes from it. If there are several
+  processes, all of them must stop at the same step.
 
   Args:
     config: The config of the run, such as `zoo.default_config` returns.

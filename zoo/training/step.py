@@ -169,9 +169,13 @@ def train_step(
 
   The prompts of a step are drawn with the key `fold_in(key, step)`. They depend on the
   key of the run and on the number of the step alone, so that a run that resumes draws
-  the same prompts. With `optimizer.ema_decay` and with the optimizer `schedule_free`,
-  the weights of the model are an average of the weights that are trained. The gradient
-  is then taken at the trained weights, which `trained_weights` returns.
+  the same prompts.
+
+  Two settings take the gradient at other weights than those of the model, which
+  `trained_weights` returns. With `optimizer.ema_decay` the model is a moving average of
+  the trained weights, and the gradient is taken at the trained weights. With the
+  optimizer `schedule_free` the model is an average of the iterates of the inner
+  optimizer, and the gradient is taken between this average and the newest iterate.
 
   Args:
     state: The state of the model and the optimizer.
@@ -281,9 +285,10 @@ def run_steps(
     steps that each model has done. `metrics['finite']` says whether each model is
     finite, weights included.
   """
-  # Between steps the arrays are flat. XLA:CPU computes elementwise operations on
-  # `[h, e, e]` in rows of e, which makes Adam eight times as slow. A number becomes an
-  # array of one entry.
+  # Unless `in_shape`, all arrays are flat between steps, and a number is an array with
+  # one entry. XLA:CPU computes elementwise operations on an array `[h, e, e]` row by
+  # row. A row has only e entries, which makes Adam eight times as slow as on a flat
+  # array.
   shapes = jax.tree.map(jnp.shape, state)
   between = shapes if in_shape else jax.tree.map(jnp.size, state)
 

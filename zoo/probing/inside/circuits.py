@@ -94,15 +94,16 @@ class EdgeRow(NamedTuple):
 
 
 class CurvePoint(NamedTuple):
-  """What the first edges recover, and what as many random edges recover.
+  """The shares of the gap that n edges recover: the first n, and n random ones.
 
-  It is a point of the curve of a `Circuit`, which `circuit` returns.
+  The first n edges are those that the search for the circuit adds first. The field
+  `curve` of a `Circuit` has such a point for several n.
 
   Attributes:
-    num_edges: The number of edges.
-    recovered: The share of the gap that the first edges recover.
-    random: The mean share that random sets of as many edges recover. They are grown in
-      the same way, from the readout.
+    num_edges: The number of edges, n.
+    recovered: The share of the gap that the first n edges recover.
+    random: The mean share that random sets of n edges recover. A random set grows from
+      the readout, as the circuit does, and takes the edges in a random order.
   """
 
   num_edges: int
@@ -121,7 +122,7 @@ class Circuit(Tabular):
 
   Attributes:
     edges: All edges, in the order in which the set of edges grows.
-    curve: What the first edges recover, by their number.
+    curve: The share that the first n edges recover, for several n from 1 on.
     recovered: The share of the gap that the circuit recovers.
     random: The mean share that random sets of as many edges recover.
     without: The share that all other edges recover without the circuit.

@@ -39,16 +39,19 @@ class ContextUpdate(NamedTuple):
 
   `context_update` returns it for one layer, and `context_updates` for each layer.
 
-  Let u be the last token plus what the mixer adds to it, and z = norm_2(u) what the
-  network reads. Their values for the last token alone are u' and z', and Δu = u − u',
-  Δz = z − z'. The update ΔW of a first matrix W of the network is `(W Δz) z'ᵀ / |z'|²`,
-  the outer product of the entry of `moved` and of `alone`.
+  In a layer, the mixer adds its output to the last token. The sum is u. The network
+  reads z = norm_2(u). Without context, when the last token is the whole prompt, these
+  values are u' and z'. The differences are Δu = u − u' and Δz = z − z'.
+
+  The update has two parts. Each first matrix W of the network becomes W + ΔW with
+  `ΔW = (W Δz) z'ᵀ / |z'|²`, which is the outer product of an entry of `moved` and of
+  `alone`. Δu is added to the bias of the network's output.
 
   Attributes:
     alone: `z' / |z'|²`, `[b, w]`.
-    moved: W Δz for each first matrix by its name, `[b, f]`: `up` and, for SwiGLU, also
-      `gate`.
-    bias: Δu, which is added to the bias of the output, `[b, w]`.
+    moved: W Δz, `[b, f]`, by the name of W: `up` and, for SwiGLU, also `gate`. It is
+      empty for a layer without a network.
+    bias: Δu, `[b, w]`.
   """
 
   alone: Float[Array, 'b w']
@@ -69,11 +72,12 @@ class ContextUpdate(NamedTuple):
 
 
 def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate:
-  """Returns the update of a layer's weights that has the effect of its context.
+  """Returns a change of a layer's weights that has the same effect as the context.
 
-  With the updated weights, the layer does for the last token alone what it does for
-  that token in context. The update of a weight matrix has rank one. `ContextUpdate`
-  explains the symbols.
+  A layer reads a last token and the tokens before it, its context. A copy of the layer
+  with the changed weights reads the last token alone, and returns the same output for
+  it. Each first matrix of the network changes by a matrix of rank one, and the bias of
+  the network's output changes as well. `ContextUpdate` defines the symbols.
 
   - Quantity: the factors of `ΔW = (W Δz) z'ᵀ / |z'|²` and Δu, for each prompt; an
     identity, without sampling.
@@ -81,13 +85,13 @@ def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate
   - Counterfactual: the last token alone, as if it were the whole prompt.
 
   Args:
-    layer: A layer of a mixer and, usually, a network.
+    layer: A layer of a transformer. It has a mixer and, usually, a network.
     tokens: The tokens before the layer, `[b, n, w]`. The last one is the query's, and
       the others are its context.
 
   Returns:
-    The factors of the update. If z' is 0, no update of this form exists, and the
-    factors are not finite.
+    The factors of the update. If z' is 0, no update of this form exists, and `alone`
+    has NaN or infinities.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -118,9 +122,10 @@ def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate
 def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
   """Returns the updates of all layers of a transformer, in each of its loops.
 
-  The layers with these weights map the query's token alone to the prediction that the
-  transformer makes in context, because each layer then gets the same token for the
-  query as in context.
+  With these updates, the layers turn the query's token alone into the prediction that
+  the transformer makes in context. The reason is that each updated layer returns the
+  token of the query that the original layer returns in context, and the next layer
+  reads this token.
 
   - Quantity: the factors of `ΔW = (W Δz) z'ᵀ / |z'|²` and Δu, for each prompt; an
     identity, without sampling.

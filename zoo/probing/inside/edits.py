@@ -193,9 +193,15 @@ class Add(Set):
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
-    >>> steering = 0.1 * np.ones(64)  # the width of the residual stream
-    >>> edits = {'layers.0.tokens': zoo.probing.Add(steering, np.s_[:, -1])}
-    >>> copy = zoo.probing.edited(model, edits)
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> site, last_token = 'layers.0.tokens', np.s_[:, -1]
+    >>> steering = 0.5 * np.ones(64)  # 64 is the width of the residual stream.
+    >>> copy = zoo.probing.edited(model, {site: zoo.probing.Add(steering, last_token)})
+    >>> before = zoo.probing.capture(model, prompt, [site])[site]
+    >>> change = zoo.probing.capture(copy, prompt, [site])[site] - before
+    >>> bool(jnp.allclose(change[:, -1], 0.5)), float(jnp.abs(change[:, :-1]).max())
+    (True, 0.0)
   """
 
   def change(self, value: Array) -> Array:

@@ -265,10 +265,11 @@ def _first_order_losses(
   selections: _Selection,
   how: tuple[Sequence[str], int | None, bool, bool],
 ) -> _Losses:
-  """Returns the losses with each value replaced in turn, to the first order.
+  """Returns first-order approximations of the losses with each value replaced in turn.
 
-  `how` has the kinds, the number of steps from the corrupt to the clean prompts (None
-  for the method 'gradient'), and whether heads and tokens are replaced one by one.
+  `how` is a tuple of four: the kinds; the number of steps from the corrupt to the clean
+  prompts, which is None for the method 'gradient'; whether heads are replaced one by
+  one; and whether tokens are.
   """
   kinds, num_steps, heads, tokens = how
 
@@ -357,7 +358,14 @@ def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
 
 
 def _check_real(prompt: Prompt) -> None:
-  """Raises UserError for prompts of integers, between which no others lie."""
+  """Checks that a prompt has no integers, for the method 'integrated'.
+
+  This method takes prompts between the corrupt and the clean ones. Between neighbouring
+  integers there are no others.
+
+  Raises:
+    UserError: If an array of the prompt has integers.
+  """
   for name in ('x', 'y', 'x_query'):
     dtype = getattr(prompt, name).dtype
     if not jnp.issubdtype(dtype, jnp.floating):

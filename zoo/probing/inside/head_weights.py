@@ -19,18 +19,20 @@ _MIXERS = SoftmaxAttention, ReLUAttention, LinearMixer
 
 
 def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
-  """Returns the QK circuit of a head, `W_E W_Q W_Kᵀ W_Eᵀ`: what attends to what.
+  """Returns the QK circuit of a head: the matrix of its scores between two tokens.
 
-  Entry (i, j) is what entry i of the query's token and entry j of the key's token add
-  to the score `q·k`, before the score is divided by the root of the head's size. Tokens
-  are those of `capture(model, prompt, ['embed'])`: features, then labels. If the tokens
-  are not read by a linear map (`read_in='convolutional'`), W_E is left out, and the
-  entries are those of the residual stream.
+  The matrix is `M = W_E W_Q W_Kᵀ W_Eᵀ`. For a token t of the query and a token s of the
+  key, both row vectors, `t M sᵀ` is the score `q·k` before it is divided by the root of
+  the head's size. Entry (i, j) of M is the factor of `t_i s_j` in this score.
 
-  The weights of a norm before the mixer are a part of W_Q and W_K. Its scale
-  1 / √(variance + ε) is left out, because it depends on the token. Biases, positions
-  and earlier layers are left out, too. With rotary positions the matrix is the score of
-  a key at the position of the query.
+  Tokens are those of `capture(model, prompt, ['embed'])`. Their entries are first the
+  features, then the labels. A model with `read_in='convolutional'` has no linear map
+  W_E of tokens. Its M is `W_Q W_Kᵀ`, whose entries are those of the residual stream.
+
+  The weights of a norm before the mixer are a part of W_Q and W_K. The scale of this
+  norm, 1 / √(variance + ε), is left out, because it depends on the token. M also leaves
+  out biases, positions and earlier layers. With rotary positions, M gives the score of
+  a key that has the same position as the query.
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that attends alike to all tokens.
@@ -42,7 +44,8 @@ def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
     head: The head, from 0.
 
   Returns:
-    The matrix in float64, query by key.
+    The matrix M in float64. Rows are entries of the query's token, and columns are
+    entries of the key's token.
 
   Raises:
     UserError: If the model or its mixer is another one; if a norm is neither a layer
@@ -64,16 +67,17 @@ def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
 
 
 def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
-  """Returns the OV circuit of a head, `W_E W_V W_O W_U`: what it writes for each token.
+  """Returns the OV circuit of a head: the matrix from a token to what the head adds.
 
-  Entry (i, j) is what entry i of a token adds to output j if the head attends to that
-  token alone. If the tokens are not read by a linear map (`read_in='convolutional'`),
-  W_E and W_U are left out, and the entries are those of the residual stream.
+  The matrix is `M = W_E W_V W_O W_U`. If the head attends to one token s alone, a row
+  vector, `s M` is what the head adds to the outputs. Entry (i, j) of M is the factor of
+  s_i in output j. A model with `read_in='convolutional'` has no linear map W_E of
+  tokens. Its M is `W_V W_O`, whose entries are those of the residual stream.
 
   The weights of a norm before the mixer are a part of W_V, and those of the norm before
-  the readout are a part of W_U. The scales 1 / √(variance + ε) of norms are left out,
-  because they depend on the token. Biases, positions and other layers are left out,
-  too.
+  the readout are a part of W_U. The scales 1 / √(variance + ε) of these norms are left
+  out, because they depend on the token. M also leaves out biases, positions and other
+  layers.
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that adds nothing to the prediction directly.
@@ -85,7 +89,8 @@ def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
     head: The head, from 0.
 
   Returns:
-    The matrix in float64, token by output of the readout.
+    The matrix M in float64. Rows are entries of the token, and columns are outputs of
+    the readout.
 
   Raises:
     UserError: If the model or its mixer is another one; if a norm is neither a layer
@@ -116,10 +121,10 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
   has one eigenvalue, so that its score is a sign, 1 or −1.
 
   - Quantity: `Σ λ / Σ |λ|`, from −1 to 1; a head that copies has 1.
-  - Null: the scores of untrained models with as many outputs k. They are around 0, and
-    far from it if k is small. For random normal weights, in a model of width 64 with
-    heads of size 16, 95 % of the scores lie within ±0.8, ±0.4, ±0.3 and ±0.2 for k = 4,
-    8, 16 and 32. For k ≤ 2 this range is all of −1 to 1.
+  - Null: the score of an untrained model. It is random around 0, and the fewer outputs
+    k the model has, the wider is its range. For random normal weights, in a model of
+    width 64 with heads of size 16, 95 % of the scores lie within ±0.8, ±0.4, ±0.3 and
+    ±0.2 for k = 4, 8, 16 and 32. For k ≤ 2 this range is all of −1 to 1.
   - Counterfactual: none.
   - Denominator: `Σ |λ|`; if it is 0, the score is None.
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
+from zoo.core.tables import WIDTH
 from zoo.measure.curves import summarise
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
 from zoo.tasks.base import Loss, is_squared
@@ -37,6 +38,11 @@ class LayerCurve(NamedTuple):
   mean: Float[np.ndarray, ' n']
   standard_error: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
+
+  @property
+  def half(self) -> Float[np.ndarray, ' n']:
+    """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors."""
+    return WIDTH * self.standard_error
 
 
 class Lens(NamedTuple):

@@ -89,21 +89,21 @@ def task_vectors(
 ) -> TaskVectors:
   """Measures how much of the context a layer's mean state at the query can replace.
 
-  The functions are drawn from the task. For each of them, vectors are means over
-  `num_prompts` prompts. They are put into as many other prompts of the same function
-  that have a query and no examples, before each layer (the sites that end in
-  `.tokens`).
+  The functions are drawn from the task. Each function has a vector before each layer
+  (at the sites that end in `.tokens`): the mean state of the query's token over
+  `num_prompts` prompts of the function. The vector is then put into as many other
+  prompts of the same function, which have a query and no examples.
 
-  Prompts without examples are possible for every layout and mixer, while examples whose
-  labels are 0 would be evidence for another function. A model trained with
-  `objective.positions='every'` has also learned to predict without examples. A model
-  trained with `'query'`, the default, has not, unless `objective.min_examples` is 0:
-  then `without` and all losses with its vectors are on prompts of a length that it was
-  never trained on.
+  These prompts have no examples at all, since examples whose labels are 0 would be
+  evidence for another function. Every layout and mixer allows such prompts, but not
+  every model has learned to predict from them. A model trained with
+  `objective.positions='every'`, or with `objective.min_examples=0`, has. A model
+  trained with `'query'` alone, the default, has not: its losses `without` and with
+  vectors are losses on prompts of a length that training never showed.
 
-  Without examples the query is the only token, and holds x_q in all layouts of this
-  library. If its state is set, the prediction is therefore the same for all queries of
-  a function.
+  Without examples the query is the only token, and this token holds x_q in all layouts
+  of this library. If its state is set to the vector, the prediction is therefore the
+  same for all queries of a function.
 
   - Quantity: `set_gain` and `added_gain`, by how much the loss with the vector of the
     function is below that with another function's, over functions.

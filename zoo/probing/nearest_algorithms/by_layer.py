@@ -106,15 +106,18 @@ class LayerRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LayerAlgorithms(Tabular):
-  """The algorithms nearest to a model before its first layer, and after each layer.
+  """The algorithms that are nearest to the predictions read after each layer.
 
-  It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
+  `algorithms` returns it. Predictions are read before the first layer and after each
+  layer, in two ways: by the model's own readout, and by a fitted linear map. The object
+  prints as a table. `to_frame` returns its rows as a data frame of pandas, and `to_csv`
+  writes them to a file.
 
   Attributes:
-    num_prompts: The number of prompts that are judged.
-    own: The algorithms nearest to the predictions of the model's own readout.
-    fitted: The algorithms nearest to the predictions of the linear map of the query's
-      token that is fitted to the targets, as in `lens`.
+    num_prompts: The number of prompts on which the distances are measured.
+    own: The comparison of the predictions by the model's own readout.
+    fitted: The comparison of the predictions by a linear map of the query's token. The
+      map is fitted to the targets, as in `lens`.
   """
 
   num_prompts: int

@@ -171,7 +171,7 @@ def _train_and_write(
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
       f'done: {shown(reasons)}; each has {DIVERGED} in its folder, and is trained '
-      'again only in another folder',
+      'again only in another folder, or after this file is deleted',
       rows,
     )
   return rows
