@@ -79,9 +79,11 @@ checkpoint is damaged, the disk is full, or the memory is not enough after the r
 has begun. An error in \
 your own code, or in the library, has the same code and a traceback. | Remove the \
 cause, and give the same command again. |
-| 2 | There is a mistake in the flags, in the config or in the folder, or the memory \
-is not enough for a new run. One line names it, and says what is allowed or what saves \
-memory. Nothing was written. | Correct the command or the config. |
+| 2 | There is a mistake in the flags, in the config or in the folder, the memory is \
+not enough for a new run, or JAX has no device to compute on. One line names the \
+mistake, and says what is allowed or what saves memory. | Correct what the line names. \
+Most mistakes are found before anything is written. [Some are found \
+later](errors.md); what was written before stays. |
 | 75 | Another process uses the folder. | Wait, or give another folder. |
 | 130 | You have pressed Ctrl-C. | Give the same command again. |
 | 134 | JAX has aborted this process, because another process of the same run is \

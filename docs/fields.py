@@ -4,8 +4,10 @@ python docs/fields.py
 """
 
 import pathlib
+from inspect import signature
 
 from zoo.config.fields import FIELDS, Field
+from zoo.config.optimizers import OPTIMIZERS, OPTIONS
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _HEAD = """# The fields of a config
@@ -63,10 +65,9 @@ and the rule. `zoo.training.validate(config)` checks the rules without a run.
 - **Schedule.** `optimizer.warmup_steps` must be at most `train.num_steps`. With `wsd`,
   the warm-up and the decay together must be at most `train.num_steps`. With `constant`,
   `optimizer.final_share` must be 0.
-- **Options of an optimizer.** `optimizer.beta1`, `beta2` and `weight_decay` are refused
-  by an optimizer that does not take them. `sgd` takes only `beta1`, `adam` takes
-  `beta1` and `beta2`, and `adamw`, `lion`, `muon` and `schedule_free` take all three.
-  Only these four take another value of `optimizer.decay` than `'hidden'`.
+- **Options of an optimizer.** `optimizer.beta1`, `beta2`, `weight_decay` and `decay`
+  must keep their defaults if the optimizer does not read them. [The table
+  below](#options-of-the-optimizers) says which optimizer reads which.
 - **Averages.** `schedule_free` needs `optimizer.schedule = 'constant'` and
   `optimizer.ema_decay = None`.
 - **Weights.** Each pattern of `optimizer.decay` and `optimizer.scales` must match a
@@ -74,6 +75,19 @@ and the rule. `zoo.training.validate(config)` checks the rules without a run.
   weight. `scales` must leave at least one weight to train.
 - **Mesh.** With `mesh.model` above 1, the sizes of the model that are split over this
   axis must be multiples of it.
+
+### Options of the optimizers
+
+This table says which optimizers read `optimizer.beta1`, `beta2` and `weight_decay`. A
+cell has the number that `None`, the default of these fields, stands for. A dash means
+that the optimizer does not read the field, and refuses any other value than `None`.
+
+"""
+_DECAY = """
+`optimizer.decay` chooses the weights on which `weight_decay` acts. An optimizer that
+does not read `weight_decay` refuses any other value of `decay` than `'hidden'`. An
+[optimizer of your own](own_parts.md#an-optimizer) reads the fields that are arguments
+of its function, and reads `decay` if it has the argument `decayed`.
 """
 _COLUMNS = (
   '| field | default | meaning | what it may be | may change in a resumed run |'
@@ -91,7 +105,24 @@ def page() -> str:
       lines += ['', title, '', _COLUMNS, '|---' * 5 + '|']
     lines.append(_row(name, field))
     last = section
-  return '\n'.join(lines) + '\n' + _RULES
+  return '\n'.join(lines) + '\n' + _RULES + _options() + _DECAY
+
+
+def _options() -> str:
+  """Returns the table of the options that only some optimizers read."""
+  rows = [('optimizer', *(f'`{option}`' for option in OPTIONS))]
+  rows.append(('---',) * len(rows[0]))
+  for name, make in OPTIMIZERS.items():
+    taken = signature(make).parameters
+    if ('weight_decay' in taken) != ('decayed' in taken):
+      raise ValueError(f'the text below the table does not hold for {name!r}')
+    cells = [_number(taken[o].default) if o in taken else '–' for o in OPTIONS]
+    rows.append((f'`{name}`', *cells))
+  return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
+
+
+def _number(default: float | None) -> str:
+  return 'no momentum' if default is None else f'{default:g}'
 
 
 def _row(name: str, field: Field) -> str:

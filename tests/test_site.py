@@ -40,6 +40,7 @@ def test_the_gallery_has_each_picture_with_what_made_it():
 
 _PAGES = [
   'start',
+  'one_model',
   'how_to',
   'train',
   'sweep',
@@ -49,6 +50,9 @@ _PAGES = [
   'export',
   'commands',
 ]
+
+
+_MULTI = re.DOTALL | re.MULTILINE
 
 
 def assert_shows(block, printed):
@@ -73,7 +77,12 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
     'PYTHONPATH': str(ROOT),
   }
   text = (DOCS / f'{page}.md').read_text()
-  blocks = re.findall(r'^```(\w*)\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
+  # Files that a reader makes: a name in a line of its own, with the content below it.
+  for name, content in re.findall(
+    r'^`(\w+\.py)`\n\n```python\n(.*?)^```$', text, _MULTI
+  ):
+    (tmp_path / name).write_text(content)
+  blocks = re.findall(r'^```(\w*)\n(.*?)^```$', text, _MULTI)
   said, printed = '', None
   for language, code in blocks:
     if language not in ('sh', 'python'):
