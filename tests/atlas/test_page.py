@@ -32,7 +32,7 @@ def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
     for said in *in_tokens, f'{_percent(outside.mean, 1)} % {ends}':
       assert said in _text(path), (path, said)
   for said in in_tokens:
-    assert said in _text('README.md')
+    assert said.lstrip('+') in _text('README.md')
 
 
 def test_what_is_said_of_a_guess_outside_the_model(effects):
@@ -50,6 +50,8 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   median = abs(100 * np.median(means))
   assert f'median {median:.0f} %' in page
   assert f'lowers the loss of {less} of the {len(means)}' in _text('docs/results.md')
+  softmax = f'softmax attention by {abs(100 * shares["softmax"].share.mean):.0f} %'
+  assert softmax in _text('README.md')
   assert [model for model, effect in shares.items() if effect.p_value < 0.05] == [
     'softmax',
     'looped',
