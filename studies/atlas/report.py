@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 from studies.atlas.comparisons import Difference, differences, share_difference
+from studies.atlas.measure import FEWER_PROMPTS, NUM_PROMPTS
 from studies.atlas.pictures import draw
 from studies.atlas.results import (
   LIKE_BAYES,
@@ -43,7 +44,9 @@ ABOUT = {
   'atlas_examples': (
     'Loss by number of examples',
     'Models are trained on prompts of one length, and measured on shorter and longer '
-    'ones. Models for a fixed number of examples cannot take more.',
+    f'ones: {FEWER_PROMPTS} prompts of each length for each seed, where the '
+    f'tables have {NUM_PROMPTS}. Models for a fixed number of examples cannot '
+    'take more.',
   ),
   'atlas_guesses': (
     'What a guess changes',
