@@ -69,8 +69,8 @@ def assert_shows(block, printed):
 @pytest.mark.timeout(3600)  # two trainings and a probe, with all of XLA's effort
 @pytest.mark.parametrize('page', mostly_full(['concepts'], _PAGES))
 def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
-  # `launch.results` reads docs and studies.
-  for name in 'checkpoints', 'launch', 'configs', 'docs', 'studies':
+  # `launch.results` reads docs and studies, and `launch.benchmark` needs benchmarks.
+  for name in 'checkpoints', 'launch', 'configs', 'docs', 'studies', 'benchmarks':
     (tmp_path / name).symlink_to(ROOT / name)
   variables = environment(cache) | {
     'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',

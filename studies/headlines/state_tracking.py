@@ -119,10 +119,11 @@ HEADLINE = Study(
   name='state_tracking',
   statement='Eigenvalues below 0 or complex ones follow a parity; others do not.',
   setting=(
-    'Parity and sums modulo 3 after each symbol, by one layer of width 32 trained on '
-    'up to 40 symbols for 12,000 steps of 32 prompts, each model at the best of four '
-    'learning rates, 3 seeds: (accuracy − chance)/(1 − chance) on prompts of 256 '
-    'symbols, over the symbols 160 to 240; names that end in 40 are over the first 40.'
+    'Parity and sums modulo 3 after each symbol, by one layer of width 32 without '
+    'positions and feed-forward network, trained on up to 40 symbols for 12,000 steps '
+    'of 32 prompts, each model at the best of four learning rates, 3 seeds: (accuracy '
+    '− chance)/(1 − chance) on prompts of 256 symbols, over the symbols 160 to 240; '
+    'names that end in 40 are over the first 40.'
   ),
   source='Grazzi et al., arXiv 2411.12537, Table 1; Mamba-3, arXiv 2603.15569',
   expected={

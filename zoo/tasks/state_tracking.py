@@ -1,9 +1,9 @@
 """Tasks that need a state: an automaton reads symbols, and answers after each of them.
 
 There is no noise, so a model that keeps the state has the loss 0 from the first symbol
-on. Attention alone, and recurrent states whose transitions have eigenvalues ≥ 0, cannot
-keep the state of a long parity (Grazzi et al., arXiv 2411.12537; Merrill et al., arXiv
-2404.08819).
+on. At finite precision, attention alone and linear recurrences whose transitions have
+eigenvalues in [0, 1] cannot keep the state of a long parity (Grazzi et al., arXiv
+2411.12537; Merrill et al., arXiv 2404.08819).
 """
 
 # A size that the base class declares as a field may be a property here.
