@@ -122,9 +122,11 @@ folder of the run. If the workdir has an interrupted run of the same config, the
 command goes on with it.""",
     'python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/a',
     'all files are in runs/a',
-    """Each config file has three variants: `smoke` is a short run, `task=NAME` takes
+    """The config files have three variants: `smoke` is a short run, `task=NAME` takes
 another [task](tasks.md), and `paper` sets the learning rate of arXiv 2512.04268, which
 is meant for `lsa`, `multi_head_lsa`, `yq_lsa` and `ltb`. Variants are joined by commas.
+`configs/scale.py` has no variants. Some files have further ones, such as
+[those of the transformer](architectures.md#variants-of-the-transformer).
 Before the last line the command prints the loss of the model, and a
 comparison with the baselines of the task on the same prompts. The workdir has the
 [checkpoints and the log](scaling.md#resume).

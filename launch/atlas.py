@@ -89,8 +89,10 @@ _BUDGETS = flags.DEFINE_list(
 _SEARCH_SEEDS = flags.DEFINE_integer(
   'search_seeds',
   1,
-  'Seeds with which the last round of the search tries each learning rate. The rate '
-  'with the lowest mean loss is chosen.',
+  'Number of seeds with which the last round of the search tries each learning rate. '
+  'The rate with the lowest mean loss is chosen. This flag takes a number, while '
+  '`--seeds` lists seeds. The number cannot change for a cell that a folder of `--out` '
+  'has already.',
   lower_bound=1,
 )
 _LAST_SEED = 9999  # The search has the seeds from 10⁶ on, which no cell may have.

@@ -194,6 +194,22 @@ def test_a_baseline_on_the_host_fits_each_prompt_at_each_length():
   np.testing.assert_allclose(sampled[:, 1], expected, rtol=1e-5)
 
 
+def test_several_steps_of_gradient_descent_have_no_rule_and_can_be_measured():
+  """The losses are those of a loop over the steps."""
+  task = _task()
+  descent = zoo.estimators.gradient_descent(task, 0.4, num_steps=3)
+  prompts = _prompts()
+  weights = np.ones((_N, _D))  # the prior mean
+  for _ in range(3):
+    residual = np.einsum('bcd,bd->bc', prompts.x, weights) - prompts.y
+    weights -= 0.4 * np.einsum('bcd,bc->bd', prompts.x, residual) / _C
+  errors = np.einsum('bd,bd->b', prompts.x_query, weights) - prompts.y_query
+  curve = zoo.curve(descent, task, num_prompts=_N, seed=0, lengths=[_C])
+  assert_close(curve.mean[0], np.mean(errors**2), 1e-4)
+  with refuses('3 steps of gradient descent are no learning rule'):
+    descent.learning_rule()
+
+
 # Losses, against NumPy.
 
 

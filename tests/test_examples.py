@@ -26,6 +26,8 @@ _NEED_EXTRAS = {
 _SLOW = {
   'zoo.probing.inside.circuits.circuit',
   'zoo.theory.deep.sampled.sampled_risk',
+  'zoo.training.run_plots.plot_examples',
+  'zoo.training.run_plots.plot_sweep',
   'zoo.training.sweeps.run.sweep',
 }
 _MARKS = pytest.mark.slow, pytest.mark.timeout(900)

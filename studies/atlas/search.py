@@ -1,7 +1,8 @@
-"""The search of a cell for its learning rate.
+"""The search for the learning rate of a cell of the atlas.
 
-The search does not depend on models: it receives a function that trains at given rates
-and returns the held-out losses.
+A cell is a model, a task, an initial guess and a number of examples. The search itself
+does not depend on them: it receives a function that trains the model of the cell at
+given rates, and returns the held-out losses.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,9 @@ TryRates = Callable[[Sequence[float], int], Sequence[float]]
 SEED = 10**6
 HELD_OUT = 4096  # held-out prompts for the loss of a learning rate
 RATES = tuple(2e-4 * 2**k for k in range(9))  # 2e-4 to 0.0512
-AT_ONCE = 3  # rates that train side by side, in about the time of one
+# Models that train side by side, in about the time of one. They have different rates,
+# seeds or both. `refine` tries this many further rates at a time.
+AT_ONCE = 3
 MOST_RATES = 9  # rates that the last round may try
 
 
@@ -77,6 +80,7 @@ def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:
   while search.at_edge and len(tried) < MOST_RATES:
     factor = 0.5 if search.rate == min(tried) else 2.0
     beyond = [search.rate * factor**power for power in range(1, AT_ONCE + 1)]
+    # `search.losses` is this dictionary, so it gets the new losses, too.
     tried |= _tried(try_rates, beyond, num_steps)
     search = search._replace(rate=_best(tried))
   return search

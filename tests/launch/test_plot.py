@@ -541,6 +541,22 @@ def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
   assert (excess > 4 * error) == (name == 'linear_regression')
 
 
+@pytest.mark.parametrize('objective', ['nll', 'rows'])
+def test_a_squared_error_is_no_baseline_of_a_likelihood(objective, run, runs, tmp_path):
+  """These objectives draw labels although `objective.labels` is 'clean'."""
+  config = {'task': common.task_section('linear_regression').to_dict()}
+  config['objective'] = {'name': objective, 'labels': 'clean'}
+  assert excess_in_training(tmp_path, config) is None
+  config['task'] = common.task_section('logistic_regression').to_dict()
+  assert excess_in_training(tmp_path, config) == 0.0  # The log loss is the likelihood.
+  (run / 'summary.json').write_text(json.dumps({**SUMMARY, 'gd_risk': 0.5}))
+  write_lines(run, [line(4), line(12)])
+  (trained,) = runs(a={'task.noise_std': 1.0, 'objective.name': objective})
+  axes = plot_risk([trained], training=True)
+  assert axes.get_ylabel().endswith(f'objective={objective} on observed labels')
+  assert len(axes.lines) == 1  # The curve of the training loss is the only line.
+
+
 def test_the_baselines_of_a_task_have_looks_of_their_own():
   assert len({*BASELINES.values()}) == len(BASELINES)
   assert not {*BASELINES.values()} & {*PALETTE}

@@ -354,11 +354,12 @@ FIELDS: dict[str, Field] = {
     None,
     Number(0.0, maximum=_ALMOST_ONE),
     'Momentum. For `adam`, `adamw` and `muon` it is the decay of the moving average of '
-    'gradients. `lion` takes the sign of beta1 · average + (1 − beta1) · gradient. '
-    'For `sgd` it is the decay of the sum of gradients, and for `schedule_free` the '
-    'weight of the averaged weights in the point at which gradients are taken. None '
-    'means 0.9 for `adam`, `adamw`, `lion` and `schedule_free`, 0.95 for `muon`, and '
-    'no momentum for `sgd`.',
+    'gradients, and for `sgd` the decay of the sum of gradients. `lion` updates by the '
+    'sign of beta1 · average + (1 − beta1) · gradient, with the moving average of '
+    'gradients. `schedule_free` takes gradients at beta1 · model + (1 − beta1) · '
+    'iterate, with the newest iterate of the inner optimizer; the model is the average '
+    'of the iterates. None means 0.9 for `adam`, `adamw`, `lion` and `schedule_free`, '
+    '0.95 for `muon`, and no momentum for `sgd`.',
   ),
   'optimizer.beta2': Field(
     None,
@@ -465,9 +466,9 @@ FIELDS: dict[str, Field] = {
   'train.log_every': Field(
     50,
     Count(),
-    'Number of steps between log lines. These steps run in one compiled call. The call '
-    'also ends at each evaluation and each save, which therefore have log lines of '
-    'their own.',
+    'Number of steps from one log line to the next. All these steps run in one '
+    'compiled call. A call also ends at each evaluation and at each save, so that '
+    'these have log lines of their own.',
     may_change='always',
   ),
   'train.matmul_precision': Field(

@@ -40,8 +40,9 @@ class _DeltaRule(HeadState):
   q has no other scale, as in the equations of the papers. Code that divides q by √k has
   the same outputs up to the ε of the norm, which removes the factor.
 
-  A token may have several `steps`, each with its own k, v and β. The decay comes before
-  the first step, and q reads the state after the last.
+  Each token updates the state `steps` times by this rule, each time with another k, v
+  and β. The state decays before the first of these updates, and q reads the state after
+  the last one.
   """
 
   def __init__(
@@ -61,8 +62,8 @@ class _DeltaRule(HeadState):
     self.strength = project(
       slot.width, steps * slot.num_heads, slot.init, use_bias=False, rngs=rngs
     )
-    self.most = 2.0 if negative_eigenvalues else 1.0
-    each = 'n' if steps == 1 else 'm'
+    self.max_strength = 2.0 if negative_eigenvalues else 1.0
+    each = 'n' if steps == 1 else 'm'  # The axis counts tokens, or all their updates.
     self.strength_tap = Tap(axes=f'b {each} h', kind='strength')
 
   @abc.abstractmethod
@@ -70,9 +71,9 @@ class _DeltaRule(HeadState):
     """Returns the logarithm of the decay before each token; None means no decay."""
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
-    """Returns the inputs of the recurrence, with one entry for each step of a token."""
+    """Returns the inputs of the recurrence, one for each update of the state."""
     (query, key, value), past = self.heads(tokens, state)
-    beta = self.most * jax.nn.sigmoid(widen(self.strength(tokens)))
+    beta = self.max_strength * jax.nn.sigmoid(widen(self.strength(tokens)))
     decay = self.log_decay(tokens)
     query, key, value = self.tapped(normalize(query), normalize(key), value)
     beta = self.strength_tap(beta.reshape(key.shape[:3]))
@@ -82,12 +83,12 @@ class _DeltaRule(HeadState):
     return delta_rule(query, key, value, decay, beta), past
 
   def recur(self, inputs: Inputs, memory: Memory) -> tuple[Read, Memory]:
-    """Runs the recurrence over the steps of all tokens, and reads after each token."""
+    """Runs the recurrence, and returns what each token reads after its last update."""
     read, memory = recurrence(inputs, memory)
     return read[:, self.steps - 1 :: self.steps], memory
 
   def with_values(self, inputs: Inputs, values: Read) -> Inputs:
-    """Returns the inputs in which all steps of a token have the same value."""
+    """Returns the inputs with one value for each token, in all its updates."""
     return inputs._replace(value=jnp.repeat(values, self.steps, axis=1))
 
 
@@ -314,10 +315,10 @@ class GatedDelta2(HeadState):
       project(slot.width, slot.width, slot.init, use_bias=False, rngs=rngs)
       for _ in range(2)
     )
-    self.most = 2.0 if negative_eigenvalues else 1.0
+    self.max_strength = 2.0 if negative_eigenvalues else 1.0
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
-    """Returns the inputs of the recurrence, with the gated key as what erases."""
+    """Returns the inputs of the recurrence, in which the gated key e ∘ k erases."""
     (query, key, value), past = self.heads(tokens, state)
     erase, write = (
       tap(split_heads(jax.nn.sigmoid(widen(layer(tokens))), self.num_heads))
@@ -325,7 +326,7 @@ class GatedDelta2(HeadState):
     )
     query, key, value = self.tapped(normalize(query), normalize(key), value)
     log_decay = self.decay_tap(self.rates(tokens))
-    erase = self.most * decayed(erase * key, log_decay)
+    erase = self.max_strength * decayed(erase * key, log_decay)
     value = write * widen(value)
     return Inputs(query, key, value, log_decay, erase=erase), past
 
@@ -475,7 +476,7 @@ class GatedDeltaProduct(_DeltaRule):
 def as_steps(
   array: Float[Array, 'b n *f'], steps: int, at: int
 ) -> Float[Array, 'b m *f']:
-  """Returns one entry per step: a token's entry at the step `at`, and 0 at others."""
+  """Returns `steps` entries for each token: its own at the place `at`, else zeros."""
   b, n, *features = array.shape
   zeros = jnp.zeros((b, n, steps, *features), array.dtype)
   return zeros.at[:, :, at].set(array).reshape(b, n * steps, *features)

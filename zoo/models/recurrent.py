@@ -21,8 +21,24 @@ from zoo.models.token_model import MAX_LAYERS, TokenModel
 class Recurrent(TokenModel):
   """Base of recurrent networks: layers of a cell and a linear readout.
 
-  Each layer reads the outputs of the layer below it. The states start at 0. A subclass
-  defines `cell` and `start`.
+  Each layer reads the outputs of the layer below it. The states start at 0.
+
+  The *carry* of a cell is its state between two tokens. It is one array, or a tuple of
+  arrays, each `[b, width]`. The last array is the output, which the next layer reads.
+  The readout reads that of the last layer. A subclass defines three things:
+
+  - `num_carries` is the number of arrays of the carry: 1 for h of a GRU, and 2 for
+    (c, h) of an LSTM.
+  - `cell(inputs, rngs)` makes the cell of one layer, which reads `[b, inputs]` and has
+    `self.width` units. The cell is any module that is called as `cell(carry, token)`
+    and returns the new carry and an output, as the cells of Flax do. Only the carry is
+    used. The new carry has the shapes and types of the old one.
+  - `start(zeros)` returns the carry before the first token, made from an array of zeros
+    `[b, width]`.
+
+  To change the cell alone, subclass `LSTM` or `GRU` and override `cell`. The
+  constructor calls `cell` once for each layer. So an attribute that your `cell` reads,
+  other than `width`, must be set before `super().__init__` is called.
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
@@ -49,6 +65,21 @@ class Recurrent(TokenModel):
     UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
       not 0 with a guess other than 'fixed', if `head` is not 'point' with several
       outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> class Average(nnx.Module):  # a cell: a moving average of what it reads
+    ...   def __init__(self, inputs, width, rngs):
+    ...     self.read = nnx.Linear(inputs, width, rngs=rngs)
+    ...   def __call__(self, carry, token):
+    ...     carry = 0.9 * carry + 0.1 * self.read(token)
+    ...     return carry, carry
+    >>> class Averages(zoo.models.GRU):  # has one array in its carry, which starts at 0
+    ...   def cell(self, inputs, rngs):
+    ...     return Average(inputs, self.width, rngs)
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = Averages(2, width=8, rngs=nnx.Rngs(0))
+    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
+    (3, 5)
   """
 
   roles = {'read_out': 'embedding'}

@@ -80,10 +80,15 @@ def check_rule(subject: Predictor | nnx.Module) -> None:
   """
   if isinstance(subject, LearningRule):
     return
-  if isinstance(subject, FollowsRule):
+  if isinstance(subject, FollowsRule) and _has_rule(subject):
     _compare(subject, 'learning_rule', 'set learning_rule = None')
   if isinstance(subject, HasExactForm) and _has_form(subject):
     _compare(subject, 'exact_form', 'raise UserError in it')
+
+
+def _has_rule(subject: Any) -> bool:
+  """Says whether it has a rule; several steps of gradient descent have none."""
+  return not isinstance(subject, GradientDescent) or subject.step_sizes.size <= 1
 
 
 def _has_form(subject: Any) -> bool:

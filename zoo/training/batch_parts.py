@@ -1,9 +1,15 @@
 """The gradient of a mean loss over a batch, computed in parts of the batch.
 
-Parts one after the other need less memory. Parts at the same time keep the cores of a
-CPU busy: XLA divides each operation among the cores, but at the sizes of in-context
-learning four cores compute an operation only about twice as fast as one. Independent
-operations, such as those of several parts, run at the same time.
+A batch can be divided for two reasons:
+
+- Parts that are computed one after the other need less memory.
+- Parts that are computed at the same time, in *lanes*, keep the cores of a CPU busy.
+  XLA divides each operation among the cores, but at the sizes of in-context learning
+  four cores compute an operation only about twice as fast as one. Operations that do
+  not depend on each other, such as those of two lanes, run at the same time.
+
+With both, each of the parts that are computed one after the other is divided again,
+into lanes.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ _LEAST_PRODUCTS = 1e8
 
 
 def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
-  """Returns the parts of a batch to compute at once; 1 except for large CPU steps.
+  """Returns the number of lanes of a run; 1 except for large steps on one CPU.
 
   Args:
     config: The config of the run.
@@ -56,37 +62,45 @@ def mean_loss(
 
   Only the weights, `nnx.Param`, get a gradient; the derivative with respect to anything
   else is 0. Gradients of weights in bfloat16 are summed in float32, and returned in
-  bfloat16. Each part has equally many prompts of each device.
+  bfloat16.
+
+  The batch is divided into `num_parts` parts, and each part into `num_lanes` lanes.
+  Each lane has equally many prompts of each device.
 
   Args:
-    loss: The loss of a part.
+    loss: The loss of a lane.
     model: The model.
-    batch: Arrays whose first axis is that of the prompts.
-    num_parts: The number of parts that are computed one after the other, so that the
+    batch: Arrays whose first axis is that of the prompts. Its length is a multiple of
+      `num_parts` times `num_lanes`.
+    num_parts: The number of parts. They are computed one after the other, so that the
       activations of only one of them exist at a time.
-    num_lanes: The number of parts of each of these that are computed at the same time.
+    num_lanes: The number of lanes of a part. They are computed at the same time.
   """
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 
-  def of_part(weights: Any, rest: Any, part: PyTree) -> Float[Array, '']:
-    # A call may count its random draws. Flax lets it change only variables that were
-    # made inside this derivative, as copies are.
-    return loss(nnx.merge(graph, weights, rest, copy=True), part)
+  def of_lane(weights: Any, rest: Any, lane: PyTree) -> Float[Array, '']:
+    # A call may change variables of the model, such as the counter of its random draws.
+    # Inside `value_and_grad` Flax refuses to change a variable that was made outside.
+    # `copy=True` makes new variables inside.
+    return loss(nnx.merge(graph, weights, rest, copy=True), lane)
 
   @jax.custom_vjp
-  def mean(weights: Any, rest: Any, parts: PyTree) -> Float[Array, '']:
-    return jnp.mean(jax.lax.map(lambda part: of_part(weights, rest, part), parts))
+  def mean(weights: Any, rest: Any, lanes: PyTree) -> Float[Array, '']:
+    return jnp.mean(jax.lax.map(lambda lane: of_lane(weights, rest, lane), lanes))
 
-  def forward(weights: Any, rest: Any, parts: PyTree) -> tuple[Float[Array, ''], Any]:
-    def add(total: Any, part: PyTree) -> tuple[Any, None]:
-      loss_and_gradient = jax.value_and_grad(of_part)(weights, rest, part)
+  def forward(weights: Any, rest: Any, lanes: PyTree) -> tuple[Float[Array, ''], Any]:
+    def add(total: Any, lane: PyTree) -> tuple[Any, None]:
+      loss_and_gradient = jax.value_and_grad(of_lane)(weights, rest, lane)
       return jax.tree.map(jnp.add, total, loss_and_gradient), None
 
     start = jax.tree.map(
       lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)),
       (jnp.zeros(()), weights),
     )
-    total, _ = jax.lax.scan(add, start, parts, unroll=num_lanes)
+    # One iteration of the unrolled loop has the lanes of one part. Their gradients do
+    # not depend on each other, so XLA can compute them at the same time; only the sums
+    # wait for one another.
+    total, _ = jax.lax.scan(add, start, lanes, unroll=num_lanes)
     return jax.tree.map(lambda leaf: leaf / count, total)
 
   def backward(gradient: Any, cotangent: Float[Array, '']) -> tuple[Any, None, None]:
@@ -97,7 +111,9 @@ def mean_loss(
 
   mean.defvjp(forward, backward)
   count = num_parts * num_lanes
-  parts = jax.tree.map(
+  # Lane i has the prompts i, i + count, i + 2 · count, …. A device holds a row of
+  # consecutive prompts, and so equally many of each lane.
+  lanes = jax.tree.map(
     lambda leaf: jnp.moveaxis(leaf.reshape(-1, count, *leaf.shape[1:]), 1, 0), batch
   )
-  return mean(weights, rest, parts)
+  return mean(weights, rest, lanes)

@@ -157,15 +157,16 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
   drawn from it do not change their mean. The result is None if the excess is unknown.
   """
   objective = config.get('objective', {})
-  is_nll = objective.get('name') == 'nll'
-  if objective.get('labels', 'clean') == 'clean' and not is_nll:
+  # These objectives draw observed labels whatever `objective.labels` says.
+  is_likelihood = objective.get('name') in ('nll', 'rows')
+  if objective.get('labels', 'clean') == 'clean' and not is_likelihood:
     return 0.0
   task = _task_of(folder, config)
   if task is None:
     return None
   if not is_squared(task):
     return 0.0 if loss_in_words(task) == _LOG_LOSS else None
-  if is_nll:  # The likelihood of numbers is not a squared error.
+  if is_likelihood:  # The likelihood of numbers is not a squared error.
     return None
   if type(task).sample_labels is FunctionClass.sample_labels:
     return float(cast(FunctionClass, task).noise_std) ** 2

@@ -236,6 +236,15 @@ def plot_sweep(
 
   Raises:
     UserError: If the sweep has no risk, or if `x` is not one of its fields.
+
+  Example:
+    >>> from zoo.training.run_plots import plot_sweep
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> points = zoo.training.grid({'optimizer.learning_rate': [1e-3, 3e-3, 1e-2]})
+    >>> rows = zoo.training.sweep(config, points, 'sweeps/rates')
+    >>> plot_sweep('sweeps/rates').get_xlabel()
+    'optimizer.learning_rate (log scale)'
   """
   rows, num_lost = _rows_of(workdir)
   kind = kind_of_risk(rows)
@@ -450,6 +459,16 @@ def plot_examples(
   Raises:
     UserError: If a run has no curve, if a baseline is unknown, if the runs have losses
       of two kinds, or if `ax` has another number of axes.
+
+  Example:
+    >>> from zoo.training.run_plots import plot_examples
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.task.num_features, config.task.context_length = 2, 4
+    >>> config.train.num_steps, config.eval.num_compared = 10, 64
+    >>> summary = zoo.train(config, 'runs/a', compare=True)  # measures what is drawn
+    >>> axes = plot_examples(['runs/a'], baselines=['bayes', 'gd'])
+    >>> axes[0].get_xlabel()
+    'number of examples before the query'
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}

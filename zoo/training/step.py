@@ -37,7 +37,8 @@ from zoo.core.roles import shared_paths
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
 
-# A step maps state, key, number of the step and numbers to the next state and metrics.
+# A step maps the state, the key of the training prompts, the count of the steps before
+# and the other inputs of the program to the next state and the metrics.
 Step = Callable[
   [State, Key[Array, '*n'], Array, Numbers], tuple[State, dict[str, Array]]
 ]
@@ -167,15 +168,16 @@ def train_step(
 ) -> tuple[State, dict[str, Array]]:
   """Takes one step of training: loss, gradient, update.
 
-  The prompts of a step are drawn with the key `fold_in(key, step)`. They depend on the
-  key of the run and on the number of the step alone, so that a run that resumes draws
-  the same prompts.
+  The prompts of a step are drawn with the key `fold_in(key, step)`. They depend only on
+  the key of the run and on the count of the steps before, so that a run that resumes
+  draws the same prompts.
 
-  Two settings take the gradient at other weights than those of the model, which
-  `trained_weights` returns. With `optimizer.ema_decay` the model is a moving average of
-  the trained weights, and the gradient is taken at the trained weights. With the
-  optimizer `schedule_free` the model is an average of the iterates of the inner
-  optimizer, and the gradient is taken between this average and the newest iterate.
+  With two settings the gradient is taken at other weights than those of the model. The
+  function `trained_weights` returns these other weights. With `optimizer.ema_decay` the
+  model is a moving average of the trained weights, and the gradient is taken at the
+  trained weights. With the optimizer `schedule_free` the model is an average of the
+  iterates of the inner optimizer, and the gradient is taken between this average and
+  the newest iterate.
 
   Args:
     state: The state of the model and the optimizer.
@@ -190,8 +192,9 @@ def train_step(
       are gathered to these shardings for the loss.
     objective: The function whose gradient is taken.
     in_shape: Whether the optimizer computes with arrays in their own shapes. Otherwise
-      it may flatten them, which is faster on CPUs but would gather an array that is
-      split along an axis other than its first (see `stays_in_shape`).
+      it may flatten them, which is faster on CPUs. It must be True if an array is split
+      over devices along another axis than its first: to flatten such an array, JAX
+      would have to gather it (see `stays_in_shape`).
 
   Returns:
     The next state; and the loss, the norm of the gradient, and whether both are finite.
@@ -225,6 +228,9 @@ def train_step(
     numbers = numbers._replace(stage=stage_at(config.curriculum, done))
   step_key = jax.random.fold_in(key, step)
   loss, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
+  # If the model is an average, the gradients are still those at the trained weights.
+  # The optimizer has these weights in its state and updates them there. To the model
+  # it adds the change of the averages.
   optimizer.update(model, grads)
   grad_norm = optax.tree.norm(grads)
   finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -307,6 +313,8 @@ def run_steps(
     return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
 
   _, metrics = jax.eval_shape(take_step, state, key, start, numbers)
+  # The loop needs metrics before the first step. With ones, `finite` is true: the loop
+  # starts, and `body` takes the metrics of the first step in place of these.
   placeholders = {
     name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()
   }

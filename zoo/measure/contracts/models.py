@@ -47,12 +47,21 @@ class _Inputs(NamedTuple):
 def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   """Checks that a model has the properties that the library relies on.
 
-  It checks shapes and types; that predictions are finite, deterministic, and
-  independent of the other prompts of a batch and of the target of the query; that all
-  ways of predicting agree; that the gradient is finite and not 0; and that the model
-  works when it is compiled and after `nnx.split` and `nnx.merge`. A class may declare
-  `order_invariant = True` if the order of the examples does not matter; this is then
-  checked, too.
+  The checks are:
+
+  - Predictions have the right shape and type, are finite, and are the same in each
+    call.
+  - No prediction changes with the target of the query, with later examples, or with the
+    other prompts of the batch.
+  - The model accepts shorter contexts, down to no example, and predicts finite numbers
+    from them.
+  - All ways of predicting agree: `__call__`, `predictions`, the learning rule or exact
+    form, and the methods of mixers.
+  - The gradient is finite, and is not 0 for all parameters.
+  - The model predicts the same when it is compiled, and after `nnx.split` and
+    `nnx.merge`.
+  - If the class declares `order_invariant = True`, the order of the examples does not
+    matter.
 
   Args:
     model: A model or another predictor.

@@ -67,12 +67,25 @@ def gd_plus_plus_risk(
 ) -> float:
   """Computes the exact risk of deep linear attention in the GD++ family.
 
-  The guess of the network is the prior mean. With `s` an eigenvalue of S,
+  The guess of the network is the prior mean. Let `S = XᵀX/C` be the second moment of
+  the features of a context. Φ and Ψ are functions of an eigenvalue s of S. In each
+  layer, Φ(S) multiplies the features of the tokens, and Ψ(S) multiplies the weights
+  that the labels of the context follow, in labels minus `w*·x`. Both are 1 before the
+  first layer, and a layer with the weights b and c changes them to
 
-      Φ ← Φ (1 + b s Φ²),   Ψ ← Ψ (1 + c s Φ²)   (Φ = Ψ = 1 at first),
-      P = 1 − readout (Ψ_L − 1),   R = ν ∫ P² dμ + σ² (d/C) ∫ s ((1 − P)/s)² dμ.
+      Φ ← Φ (1 + b s Φ²),   Ψ ← Ψ (1 + c s Φ²)   (with the old Φ in both).
 
-  With `readout` −1 and preconditions 0 it is gradient descent with the steps −c.
+  The risk R follows from Ψ_L, which is Ψ after the last layer:
+
+      P = 1 − readout (Ψ_L − 1),
+      R = ς (ν ∫ P² dμ + σ² (d/C) ∫ s ((1 − P)/s)² dμ).
+
+  μ is the expected spectrum of S, which is the distribution of a random eigenvalue of a
+  random S. ν is the trace of the prior covariance, σ² the variance of the noise, d the
+  number of features, C the number of examples, and ς the variance of each feature.
+
+  With `readout` −1 and preconditions 0 the network is gradient descent with the step
+  sizes −c.
 
   Args:
     task: A `linear_regression` whose feature covariance is a multiple of the identity.

@@ -122,6 +122,16 @@ def integrate(
 ) -> Float[np.ndarray, 'n p']:
   """Returns the points of `dx/dt = slope(x)` at these times.
 
+  Args:
+    slope: The function that returns the derivative at a point.
+    start: The point at the time 0, `[p]`.
+    times: The times at which points are returned, `[n]`, ≥ 0 and not decreasing.
+    tolerance: The relative error of a step of the solver. The absolute error is a
+      hundredth of it.
+
+  Returns:
+    The points, `[n, p]`.
+
   Raises:
     RunError: If the solver fails.
   """
