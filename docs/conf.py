@@ -51,6 +51,7 @@ python_maximum_signature_line_length = 88
 html_theme = 'furo'
 html_title = 'ICL Zoo'
 html_static_path = ['static']
+html_css_files = ['site.css']
 html_js_files = ['site.js']
 html_copy_source = False
 html_show_sphinx = False
