@@ -255,7 +255,7 @@ def test_the_code_on_probing_prints_what_it_says(
 ):
   text = (ROOT / 'docs' / 'probing.md').read_text()
   blocks = re.findall(r'```python\n(.*?)```(?:\n\n```\n(.*?)```)?', text, re.DOTALL)
-  assert len(blocks) == 8
+  assert len(blocks) == 9
   monkeypatch.chdir(tmp_path)
   for code, said in blocks:
     exec(compile(code, 'probing.md', 'exec'), {})

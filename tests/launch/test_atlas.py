@@ -44,11 +44,11 @@ def test_each_task_is_trained_at_each_context_length(grid_of, tmp_path):
     *('gru,prior,zero,20', 'gru,prior,residual,20', 'yq_lsa,prior,20'),
   ]
   settings = grid.settings(grid.cells[0])
-  assert settings == ('laptop', (0, 1, 2, 3, 4), (1e9, 2e10))
+  assert settings == ('laptop', (0, 1, 2, 3, 4), (1e9, 2e10), 1)
   for text, seeds in ('5..7', (5, 6, 7)), ('4,2', (4, 2)):
     grid, _ = grid_of(*arguments, f'--seeds={text}')
     settings = grid.settings(grid.cells[0])
-    assert settings == ('laptop', seeds, (1e11, 3e11, 1e12))
+    assert settings == ('laptop', seeds, (1e11, 3e11, 1e12), 1)
 
 
 _SCRIPT = ROOT / 'studies' / 'atlas' / 'accelerator.sh'
