@@ -300,10 +300,11 @@ def test_the_last_round_of_the_search_takes_the_mean_over_its_seeds(
   assert last == row.steps
   # The rounds before the last one have one seed.
   assert (of_two[first], of_two[second]) == (of_one[first], of_one[second])
-  losses = of_two[last]
+  losses: Any = of_two[last]  # No loss of these is None.
   assert row.rate in losses
   assert row.rate_loss == pytest.approx(np.mean(losses[row.rate]))
-  assert row.rate_loss == pytest.approx(min(map(np.mean, losses.values())))
+  means = [float(np.mean(pair)) for pair in losses.values()]
+  assert row.rate_loss == pytest.approx(min(means))
   for rate, (loss, other) in losses.items():
     assert loss != other
     if rate in of_one[last]:
