@@ -43,6 +43,7 @@ class Settings(NamedTuple):
   @property
   def key(self) -> str:
     """The settings that must not change in a folder. Larger budgets may be added."""
+    # Folders from before there was this number have one seed, and a key without it.
     searched = [self.search_seeds] if self.search_seeds > 1 else []
     return json.dumps([self.scale, self.seeds, self.budgets[0], *searched])
 

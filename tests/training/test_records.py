@@ -82,7 +82,7 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
 def test_what_is_beside_the_steps_of_a_run_does_not_slow_them(
   tmp_path, monkeypatch, module, slow
 ):
-  # On the clock of the loop, what is slow takes 1000 seconds, and all else takes none.
+  # On the clock of the loop, what is slow takes 1000 seconds, and a group of steps one.
   clock, device_get, save = _Clock(), jax.device_get, Checkpoints.save
   monkeypatch.setattr(loop, 'time', clock)
   taken = []
@@ -95,7 +95,7 @@ def test_what_is_beside_the_steps_of_a_run_does_not_slow_them(
     monkeypatch.setattr(jax, 'device_get', lambda tree: (take(), device_get(tree))[1])
   if slow == 'save':
     monkeypatch.setattr(Checkpoints, 'save', lambda *args: (take(), save(*args))[1])
-  # Each group of steps takes one second, which begins when it is started.
+  # The loop waits for each group of steps once, and the second passes then.
   monkeypatch.setattr(
     jax, 'block_until_ready', lambda tree: setattr(clock, 'wall', clock.wall + 1.0)
   )

@@ -17,7 +17,6 @@ from zoo.core.errors import UserError, check_count, check_name, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
-from zoo.core.tables import WIDTH
 from zoo.estimators.baselines import HostBaseline
 from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
@@ -208,10 +207,9 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
     worse = gap.mean > _SIGNIFICANT * gap.standard_error + rounding
     if worse.any():
       at = int(np.argmax(worse))
-      half = WIDTH * gap.standard_error[at]
       raise UserError(
         f'bayes of {name} is worse than {baseline_name} after {lengths[at]} examples, '
-        f'by {gap.mean[at]:.3g} ± {half:.2g}; it must have the least loss'
+        f'by {gap.mean[at]:.3g} ± {gap.half[at]:.2g}; it must have the least loss'
       )
 
 
