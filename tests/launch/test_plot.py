@@ -553,8 +553,29 @@ def test_a_squared_error_is_no_baseline_of_a_likelihood(objective, run, runs, tm
   write_lines(run, [line(4), line(12)])
   (trained,) = runs(a={'task.noise_std': 1.0, 'objective.name': objective})
   axes = plot_risk([trained], training=True)
-  assert axes.get_ylabel().endswith(f'objective={objective} on observed labels')
+  loss = f'the negative log likelihood, objective={objective} on observed labels'
+  assert axes.get_ylabel().endswith(loss)
   assert len(axes.lines) == 1  # The curve of the training loss is the only line.
+
+
+def test_a_training_loss_in_other_units_is_not_drawn_beside_a_risk(run, runs):
+  write_lines(run, [line(4, exact_risk=None), line(12)])
+  a, b, c, d = runs(
+    a={},
+    b={'objective.positions': 'every'},
+    c={'objective.name': 'nll'},
+    d={'objective.name': 'distilled'},
+  )
+
+  def curves(folder):
+    labels = [line.get_label() for line in plot_risk([folder]).lines]
+    return [label for label in labels if 'training' in label]
+
+  assert curves(a) == ['yq_lsa, training loss']
+  assert curves(b) == ['yq_lsa, training loss of every example']
+  assert curves(c) == curves(d) == []
+  words = plot_risk([d], training=True).get_ylabel()
+  assert words.endswith("\nthe loss of the objective 'distilled'")
 
 
 def test_the_baselines_of_a_task_have_looks_of_their_own():

@@ -20,6 +20,8 @@ from zoo.tasks.base import BaseTask, FunctionClass, is_squared
 TABLE = 'table.json'  # A sweep has this file.
 ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
 _LOG_LOSS = 'the log loss'
+# These objectives draw observed labels whatever `objective.labels` says.
+_LIKELIHOODS = 'nll', 'rows'
 # The trained model does not depend on these fields, up to rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
 _MOST_FIELDS_OF_LABEL = 4
@@ -137,7 +139,7 @@ def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
     if (task := _task_of(folder, config)) is not None:
       kind = loss_in_words(task)
       if training:
-        kind += trained_at(config)
+        kind = _trained_loss_in_words(kind, config)
         kind += ON_OBSERVED * (excess_in_training(folder, config) != 0)
       kinds.setdefault(kind, folder)
   if len(kinds) > 1:
@@ -156,10 +158,9 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
   error of every prediction. The log losses are linear in the target, so that labels
   drawn from it do not change their mean. The result is None if the excess is unknown.
   """
-  objective = config.get('objective', {})
-  # These objectives draw observed labels whatever `objective.labels` says.
-  is_likelihood = objective.get('name') in ('nll', 'rows')
-  if objective.get('labels', 'clean') == 'clean' and not is_likelihood:
+  is_likelihood = _objective_of(config) in _LIKELIHOODS
+  labels = config.get('objective', {}).get('labels', 'clean')
+  if labels == 'clean' and not is_likelihood:
     return 0.0
   task = _task_of(folder, config)
   if task is None:
@@ -203,11 +204,33 @@ def loss_in_words(task: Task) -> str:
   return f'the loss of {type(task).__name__}'
 
 
+def _trained_loss_in_words(loss: str, config: Config) -> str:
+  """Returns the loss that a run trains, given the loss of its task in words."""
+  name = _objective_of(config)
+  if name in _LIKELIHOODS:
+    loss = 'the negative log likelihood'
+  elif not trains_loss_of_task(config):
+    return f'the loss of the objective {name!r}'
+  return loss + trained_at(config)
+
+
+def trains_loss_of_task(config: Config) -> bool:
+  """Returns whether a run trains the loss of its task, sampled or exact.
+
+  The likelihood and objectives of one's own are other losses, in other units.
+  """
+  return _objective_of(config) in ('sampled', 'exact')
+
+
+def _objective_of(config: Config) -> str:
+  return config.get('objective', {}).get('name', 'sampled')
+
+
 def trained_at(config: Config) -> str:
   """Returns what is trained besides the loss of samples at the query; else nothing."""
+  if (name := _objective_of(config)) != 'sampled':
+    return f', objective={name}'
   fields = config.get('objective', {})
-  if fields.get('name', 'sampled') != 'sampled':
-    return f', objective={fields["name"]}'
   if fields.get('min_examples') is not None:
     return ' after a random number of examples'
   return ' of every example' if fields.get('positions') == 'every' else ''

@@ -27,6 +27,7 @@ from zoo.training.run_labels import (
   labels_of,
   named,
   trained_at,
+  trains_loss_of_task,
 )
 from zoo.training.summary import is_lost, kind_of_risk, read_summary
 
@@ -53,7 +54,8 @@ def plot_risk(
   Args:
     workdirs: Folders of runs, which may be in a bucket: gs://bucket/runs/a.
     training: Whether the training loss is drawn instead of the risk. A run whose risk
-      was measured only once shows its training loss in any case.
+      was measured only once shows its training loss, too, unless it trains another
+      loss than the task has.
     operations: Whether the axis has operations in products of matrices, not steps.
     ax: The axes to draw in. By default the function makes a figure.
 
@@ -127,20 +129,28 @@ def plot_metric(
 def _curves_of(
   folder: pathlib.Path, label: str, colour: str, scale: float, training: bool
 ) -> Iterator[Series]:
-  """Yields the risk of a run, its training loss, or both if there is a single risk."""
+  """Yields the risk of a run, its training loss, or both if there is a single risk.
+
+  A training loss in other units than the risk is not drawn beside it.
+
+  Raises:
+    UserError: If the training loss is asked for, and the run has logged none.
+  """
+  config = config_of(folder)
   if not training:
     steps, risks = read_curve(folder)
     name = f'{label}: {risks[-1]:.3f}'
     yield series(name, 'curve', colour, np.multiply(scale, steps), risks)
-    if len(steps) > 1:
+    if len(steps) > 1 or not trains_loss_of_task(config):
       return
   steps, losses = logged(folder, 'loss')
   if not steps:
     raise UserError(f'{folder} has logged no training loss yet; train it further first')
   name = f'{label}: {losses[-1]:.3f}'
   if not training:  # The risk beside it is measured against the targets.
-    is_clean = excess_in_training(folder, config_of(folder)) == 0
-    name = f'{label}, training loss{"" if is_clean else ON_OBSERVED}'
+    is_clean = excess_in_training(folder, config) == 0
+    name = f'{label}, training loss{trained_at(config)}'
+    name += '' if is_clean else ON_OBSERVED
   yield series(name, 'line', colour, np.multiply(scale, steps), losses)
 
 
