@@ -171,7 +171,8 @@ class CellRun:
     least, *larger = self._settings.budgets
     one_seed = functools.partial(self._try_rates, 1)
     all_seeds = functools.partial(self._try_rates, self._settings.search_seeds)
-    begin = search.screen(one_seed, search.RATES, self._steps(least))
+    screen = search.screen_fully if self._settings.search_seeds > 1 else search.screen
+    begin = screen(one_seed, search.RATES, self._steps(least))
     first = search.refine(all_seeds, begin, self._steps(least))
     rows = [self._row_of(least, first)]
     for budget in larger:

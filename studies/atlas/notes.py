@@ -27,7 +27,8 @@ class Settings(NamedTuple):
     seeds: The seeds with which the chosen learning rate is trained.
     budgets: The operations of training of each seed, in increasing order.
     search_seeds: The number of seeds over which the last round of the search takes the
-      mean of the loss at each learning rate.
+      mean of the loss at each learning rate. If it is above 1, the search has no short
+      runs: it begins with all rates, the first seed and all steps.
 
   Example:
     >>> from studies.atlas import Settings

@@ -60,6 +60,23 @@ def screen(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> float
   return _best(_tried(try_rates, sorted(third), max(num_steps // 3, 1)))
 
 
+def screen_fully(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> float:
+  """Finds the learning rate with which `refine` begins, without short runs.
+
+  Short runs prefer rates that are too high for long ones: some models then stay near
+  what they learned first. This screening takes about three times as long as `screen`.
+
+  Args:
+    try_rates: Returns the held-out losses of learning rates after a number of steps.
+    rates: The learning rates to try.
+    num_steps: The steps of the last round, with which each rate is tried here, too.
+
+  Returns:
+    The rate with the lowest loss.
+  """
+  return _best(_tried(try_rates, rates, num_steps))
+
+
 def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:
   """Tries a learning rate, half of it and twice it, with all steps.
 

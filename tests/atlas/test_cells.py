@@ -283,7 +283,7 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_the_last_round_of_the_search_takes_the_mean_over_its_seeds(
+def test_a_search_with_several_seeds_takes_their_mean_and_no_short_runs(
   few_prompts, tmp_path
 ):
   def searched(search_seeds):
@@ -296,19 +296,22 @@ def test_the_last_round_of_the_search_takes_the_mean_over_its_seeds(
     return rows[-1], notes.read_notes(folder, settings, get_config).tried
 
   (_, of_one), (row, of_two) = searched(1), searched(2)
-  first, second, last = sorted(of_two)
-  assert last == row.steps
-  # The rounds before the last one have one seed.
-  assert (of_two[first], of_two[second]) == (of_one[first], of_one[second])
-  losses: Any = of_two[last]  # No loss of these is None.
+  ((steps, tried),) = of_two.items()
+  assert steps == row.steps == max(of_one)
+  # All rates have the first seed, and those about the best of them have two.
+  assert {*search.RATES} <= tried.keys()
+  assert min(map(len, tried.values())) == 1
+  losses: Any = {rate: pair for rate, pair in tried.items() if len(pair) > 1}
+  best = min(search.RATES, key=lambda rate: tried[rate][0])
+  assert {best / 2, best, 2 * best} <= losses.keys()
   assert row.rate in losses
   assert row.rate_loss == pytest.approx(np.mean(losses[row.rate]))
   means = [float(np.mean(pair)) for pair in losses.values()]
   assert row.rate_loss == pytest.approx(min(means))
   for rate, (loss, other) in losses.items():
     assert loss != other
-    if rate in of_one[last]:
-      assert loss == pytest.approx(of_one[last][rate][0], rel=1e-5)
+    if rate in of_one[steps]:
+      assert loss == pytest.approx(of_one[steps][rate][0], rel=1e-5)
 
 
 @pytest.mark.slow

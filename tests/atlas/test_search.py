@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from studies.atlas.search import RATES, refine, screen
+from studies.atlas.search import RATES, refine, screen, screen_fully
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -34,6 +34,21 @@ def test_all_rates_are_tried_briefly_and_the_best_longer():
   assert search.rate == RATES[6]
   assert search.losses == {RATES[5]: 2.0, RATES[6]: 1.0, RATES[7]: 2.0}
   assert not search.at_edge
+
+
+def test_a_rate_that_short_runs_prefer_is_not_preferred_by_a_full_screening():
+  """The best rate of a run of `n` steps is 90 / n times the best one of 90 steps."""
+  tried = []
+
+  def losses(rates, num_steps):
+    tried.append((num_steps, len(rates)))
+    best = RATES[3] * 90 / num_steps
+    return [abs(math.log2(rate / best)) for rate in rates]
+
+  assert screen(losses, RATES, 90) == RATES[5]
+  tried.clear()
+  assert screen_fully(losses, RATES, 90) == RATES[3]
+  assert tried == [(90, 9)]
 
 
 def test_the_search_goes_on_beyond_an_edge():
