@@ -90,9 +90,9 @@ _SEARCH_SEEDS = flags.DEFINE_integer(
   'search_seeds',
   1,
   'Number of seeds with which the last round of the search tries each learning rate. '
-  'The rate with the lowest mean loss is chosen. With more than one seed, the search '
-  'first tries all rates with one seed and all steps. This replaces its first two '
-  'rounds, whose short runs prefer high rates. This flag takes a number, while '
+  'The rate with the lowest mean loss is chosen. With more than one seed, no round has '
+  'short runs, which prefer high rates: all rates are tried with one seed and all '
+  'steps, and the best third of them with all seeds. This flag takes a number, while '
   '`--seeds` lists seeds. The number cannot change for a cell that a folder of `--out` '
   'has already.',
   lower_bound=1,

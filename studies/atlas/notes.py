@@ -28,7 +28,8 @@ class Settings(NamedTuple):
     budgets: The operations of training of each seed, in increasing order.
     search_seeds: The number of seeds over which the last round of the search takes the
       mean of the loss at each learning rate. If it is above 1, the search has no short
-      runs: it begins with all rates, the first seed and all steps.
+      runs: it tries all rates with the first seed and all steps, and the best third of
+      them with all seeds.
 
   Example:
     >>> from studies.atlas import Settings

@@ -56,25 +56,29 @@ def screen(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> float
     The rate with the lowest loss in the second round.
   """
   tried = _tried(try_rates, rates, max(num_steps // 9, 1))
-  third = sorted(tried, key=lambda rate: (tried[rate], rate))[: -(-len(rates) // 3)]
-  return _best(_tried(try_rates, sorted(third), max(num_steps // 3, 1)))
+  return _best(_tried(try_rates, _best_third(tried), max(num_steps // 3, 1)))
 
 
-def screen_fully(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> float:
-  """Finds the learning rate with which `refine` begins, without short runs.
+def screen_seeds(
+  one_seed: TryRates, all_seeds: TryRates, rates: Sequence[float], num_steps: int
+) -> float:
+  """Finds the learning rate with which `refine` begins, by several seeds.
 
-  Short runs prefer rates that are too high for long ones: some models then stay near
-  what they learned first. This screening takes about three times as long as `screen`.
+  It is for models whose seeds disagree about the best rate, or whose short runs prefer
+  rates that are too high for long ones. All rates are tried with one seed, and the best
+  third of the rates with all seeds. There are no short runs.
 
   Args:
-    try_rates: Returns the held-out losses of learning rates after a number of steps.
-    rates: The learning rates to try.
-    num_steps: The steps of the last round, with which each rate is tried here, too.
+    one_seed: Returns the held-out losses of learning rates with one seed.
+    all_seeds: Returns their mean losses over all seeds of the search.
+    rates: The learning rates of the first round.
+    num_steps: The steps of all rounds.
 
   Returns:
-    The rate with the lowest loss.
+    The rate with the lowest mean loss in the second round.
   """
-  return _best(_tried(try_rates, rates, num_steps))
+  tried = _tried(one_seed, rates, num_steps)
+  return _best(_tried(all_seeds, _best_third(tried), num_steps))
 
 
 def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:
@@ -107,6 +111,12 @@ def _tried(
   try_rates: TryRates, rates: Sequence[float], num_steps: int
 ) -> dict[float, float]:
   return dict(zip(rates, try_rates(rates, num_steps), strict=True))
+
+
+def _best_third(tried: Mapping[float, float]) -> list[float]:
+  """Returns the third of the rates with the lowest losses, in increasing order."""
+  by_loss = sorted(tried, key=lambda rate: (tried[rate], rate))
+  return sorted(by_loss[: -(-len(tried) // 3)])
 
 
 def _best(tried: Mapping[float, float]) -> float:

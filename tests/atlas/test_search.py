@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from studies.atlas.search import RATES, refine, screen, screen_fully
+from studies.atlas.search import RATES, refine, screen, screen_seeds
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -36,7 +36,7 @@ def test_all_rates_are_tried_briefly_and_the_best_longer():
   assert not search.at_edge
 
 
-def test_a_rate_that_short_runs_prefer_is_not_preferred_by_a_full_screening():
+def test_short_runs_do_not_choose_the_rate_if_several_seeds_do():
   """The best rate of a run of `n` steps is 90 / n times the best one of 90 steps."""
   tried = []
 
@@ -47,8 +47,21 @@ def test_a_rate_that_short_runs_prefer_is_not_preferred_by_a_full_screening():
 
   assert screen(losses, RATES, 90) == RATES[5]
   tried.clear()
-  assert screen_fully(losses, RATES, 90) == RATES[3]
-  assert tried == [(90, 9)]
+  assert screen_seeds(losses, losses, RATES, 90) == RATES[3]
+  assert tried == [(90, 9), (90, 3)]
+
+
+def test_the_luck_of_one_seed_does_not_choose_the_rate():
+  lucky = RATES[7]
+
+  def one_seed(rates, num_steps):
+    losses, _ = _losses(RATES[3])
+    found = zip(rates, losses(rates, num_steps), strict=True)
+    return [0.5 if rate == lucky else loss for rate, loss in found]
+
+  all_seeds, _ = _losses(RATES[3])
+  assert screen_seeds(one_seed, one_seed, RATES, 90) == lucky
+  assert screen_seeds(one_seed, all_seeds, RATES, 90) == RATES[3]
 
 
 def test_the_search_goes_on_beyond_an_edge():
