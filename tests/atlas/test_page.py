@@ -7,6 +7,7 @@ from scipy import stats
 from studies import atlas
 from studies.atlas import comparisons, results
 from tests.launch.processes import ROOT
+from zoo.measure.statistics import interval
 
 
 def _text(path):
@@ -19,20 +20,27 @@ def effects():
   return comparisons.changes(atlas.from_csv(path.read_text(), str(path)))
 
 
+def _half(found):
+  return (found.high - found.low) / 2
+
+
 def _percent(number, digits):
   return f'{100 * number:+.{digits}f}'.replace('-', '−')
 
 
 def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   (tokens, outside) = comparisons.pooled(effects).values()
-  low, high = (f'{100 * end:.1f}' for end in tokens[1:])
-  in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %)'
+  low, high = (f'{100 * end:.1f}'.replace('-', '−') for end in tokens[1:])
+  in_tokens = f'{_percent(tokens.mean, 1)} %', f'interval {low} to {high} %)'
   ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
   for path in 'studies/atlas/README.md', 'docs/register.toml', 'docs/results.md':
-    for said in *in_tokens, f'{_percent(outside.mean, 1)} % {ends}':
+    of_tokens = in_tokens[0], in_tokens[1].removeprefix('interval ')
+    for said in *of_tokens, f'{_percent(outside.mean, 0)} % {ends}':
       assert said in _text(path), (path, said)
-  for said in in_tokens:
-    assert said.lstrip('+') in _text('README.md')
+  positive = f'by {abs(100 * outside.mean):.0f} % in the mean'
+  positive += f' ({abs(100 * outside.high):.0f} to {abs(100 * outside.low):.0f} %)'
+  for said in *in_tokens, positive:
+    assert said.lstrip('+') in _text('README.md'), said
 
 
 def test_what_is_said_of_a_guess_outside_the_model(effects):
@@ -46,25 +54,49 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   less = sum(mean < 0 for mean in means)
   assert f'{less} of {len(means)} leave less' in page
   p_value = stats.binomtest(less, len(means)).pvalue
-  assert f'(p = {p_value:.3f} by a sign test)' in page
+  assert f'(p = {p_value:.4f} by a sign test)' in page
   median = abs(100 * np.median(means))
   assert f'median {median:.0f} %' in page
-  assert f'lowers the loss of {less} of the {len(means)}' in _text('docs/results.md')
-  softmax = f'softmax attention by {abs(100 * shares["softmax"].share.mean):.0f} %'
-  assert softmax in _text('README.md')
-  assert [model for model, effect in shares.items() if effect.p_value < 0.05] == [
-    'softmax',
-    'looped',
-    'gru',
-  ]
-  for model in 'softmax', 'looped', 'gru':
+  for path in 'README.md', 'docs/results.md':
+    assert f'lowers the loss of {less} of the {len(means)}' in _text(path)
+  remaining = [model for model, effect in shares.items() if effect.p_value < 0.05]
+  assert remaining == ['looped', 'gru']
+  for model in remaining:
     assert f'`{model}` {_percent(shares[model].share.mean, 0)} %' in page
-  linear, delta = (shares[model].share for model in ('linear', 'delta'))
-  ends = [f'{100 * end:.0f}' for end in linear[1:]]
-  said = f'{100 * linear.mean:.0f} % ({ends[0]} to {ends[1]} %) and '
-  ends = [_percent(end, 0) for end in delta[1:]]
-  said += f'{100 * delta.mean:.0f} % ({ends[0]} to {ends[1]} %) more'
-  assert f'`linear` and `delta` leave {said}' in page
+  assert min(shares, key=lambda model: shares[model].share.mean) == 'ttt'
+  for model, said in (
+    ('ttt', '`ttt` has the largest mean change,'),
+    ('delta', '`delta` differ most:'),
+  ):
+    mean, low, high = (_percent(number, 0) for number in shares[model].share)
+    assert f'{said} {mean} % ({low} to {high} %)' in page
+
+
+def test_no_single_effect_of_a_guess_in_the_tokens_remains(effects):
+  in_tokens = [effect for effect in effects if effect.row.guess == 'linear']
+  assert len(in_tokens) == 19
+  assert min(effect.p_value for effect in in_tokens) > 0.05
+  assert 'No single effect remains after correction' in _text('studies/atlas/README.md')
+
+
+def test_what_is_said_of_two_layers_of_linear_attention(effects):
+  page = _text('studies/atlas/README.md')
+  by_guess = {
+    effect.row.guess: effect
+    for effect in effects
+    if effect.row.model == 'deep_lsa' and effect.row.task == 'prior'
+  }
+  losses = [
+    by_guess['linear'].reference.loss,
+    *(interval(by_guess[guess].row.losses) for guess in ('linear', 'residual')),
+  ]
+  zero, tokens, outside = (f'{loss.mean:.2f} ± {_half(loss):.2f}' for loss in losses)
+  assert f'a loss of {zero} with the guess 0, of {tokens} with a trained' in page
+  assert f'and of {outside} with a guess outside the model' in page
+  p_values = (by_guess[guess].p_value for guess in ('linear', 'residual'))
+  assert 'p = {:.2f} and p = {:.3f}'.format(*p_values) in page
+  mean, low, high = (abs(100 * end) for end in by_guess['residual'].share)
+  assert f'by {mean:.0f} % ({high:.0f} to {low:.0f} %)' in page
 
 
 def test_the_cells_whose_best_rate_is_at_an_edge_are_named():
@@ -84,8 +116,8 @@ def test_how_many_are_below_one_step_without_a_guess(effects):
   one_step = 5 * 6 / (5 + 5 + 1)
   surely = sum(loss.high < one_step for loss in zero.values())
   in_the_mean = sum(loss.mean < one_step for loss in zero.values()) - surely
-  assert (len(zero), surely, in_the_mean) == (18, 10, 3)
-  said = 'ten of 18 are below 2.7273 with their whole interval, three more only in'
+  assert (len(zero), surely, in_the_mean) == (18, 10, 4)
+  said = 'ten of 18 are below 2.7273 with their whole interval, four more only in'
   assert said in _text('studies/atlas/README.md')
 
 
