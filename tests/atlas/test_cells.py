@@ -296,13 +296,14 @@ def test_a_search_with_several_seeds_takes_their_mean_and_no_short_runs(
     return rows[-1], notes.read_notes(folder, settings, get_config).tried
 
   (_, of_one), (row, of_two) = searched(1), searched(2)
-  ((steps, tried),) = of_two.items()
+  ((steps, found),) = of_two.items()
+  tried: dict[float, Any] = dict(found)  # No loss of these is None.
   assert steps == row.steps == max(of_one)
   # All rates have the first seed, and the best third of them and those about the best
   # of these have two.
   assert {*search.RATES} <= tried.keys()
   assert min(map(len, tried.values())) == 1
-  losses: Any = {rate: pair for rate, pair in tried.items() if len(pair) > 1}
+  losses = {rate: pair for rate, pair in tried.items() if len(pair) > 1}
   by_first_seed = sorted(search.RATES, key=lambda rate: tried[rate][0])
   third = by_first_seed[: -(-len(search.RATES) // 3)]
   assert {*third} <= losses.keys()

@@ -568,7 +568,7 @@ def test_a_training_loss_in_other_units_is_not_drawn_beside_a_risk(run, runs):
   )
 
   def curves(folder):
-    labels = [line.get_label() for line in plot_risk([folder]).lines]
+    labels = [str(line.get_label()) for line in plot_risk([folder]).lines]
     return [label for label in labels if 'training' in label]
 
   assert curves(a) == ['yq_lsa, training loss']
