@@ -91,7 +91,7 @@ _SEARCH_SEEDS = flags.DEFINE_integer(
   1,
   'Number of seeds with which the last round of the search tries each learning rate. '
   'The rate with the lowest mean loss is chosen. With more than one seed, no round has '
-  'short runs, which prefer high rates: all rates are tried with one seed and all '
+  'short runs, which can prefer high rates: all rates are tried with one seed and all '
   'steps, and the best third of them with all seeds. This flag takes a number, while '
   '`--seeds` lists seeds. The number cannot change for a cell that a folder of `--out` '
   'has already.',

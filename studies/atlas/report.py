@@ -51,9 +51,9 @@ ABOUT = {
   'atlas_guesses': (
     'What a guess changes',
     'A “linear” guess is a trained w·x of the query, written in the tokens; a '
-    '“residual” one is added outside the model. Differences from the guess 0 are '
-    'paired by seed and prompt. Bars are 95 % intervals: over seeds for one model, and '
-    'over models for means.',
+    '“residual” one is outside the model: subtracted from the labels, and added to the '
+    'prediction. Differences from the guess 0 are paired by seed and prompt. Bars are '
+    '95 % intervals: over seeds for one model, and over models for means.',
   ),
   'atlas_contexts': (
     'By the context length of training',

@@ -62,11 +62,11 @@ def screen(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> float
 def screen_seeds(
   one_seed: TryRates, all_seeds: TryRates, rates: Sequence[float], num_steps: int
 ) -> float:
-  """Finds the learning rate with which `refine` begins, by several seeds.
+  """Finds the learning rate with which `refine` begins, by one seed and then several.
 
-  It is for models whose seeds disagree about the best rate, or whose short runs prefer
-  rates that are too high for long ones. All rates are tried with one seed, and the best
-  third of the rates with all seeds. There are no short runs.
+  It is for models whose seeds disagree about the best rate, or whose short runs may
+  prefer rates that are too high for long ones. All rates are tried with one seed, and
+  the best third of the rates with all seeds. There are no short runs.
 
   Args:
     one_seed: Returns the held-out losses of learning rates with one seed.

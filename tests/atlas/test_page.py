@@ -37,9 +37,8 @@ def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
     of_tokens = in_tokens[0], in_tokens[1].removeprefix('interval ')
     for said in *of_tokens, f'{_percent(outside.mean, 0)} % {ends}':
       assert said in _text(path), (path, said)
-  positive = f'by {abs(100 * outside.mean):.0f} % in the mean'
-  positive += f' ({abs(100 * outside.high):.0f} to {abs(100 * outside.low):.0f} %)'
-  for said in *in_tokens, positive:
+  over_all = f'by {_percent(outside.mean, 0)} % in the mean over all 18 {ends}'
+  for said in *in_tokens, over_all:
     assert said.lstrip('+') in _text('README.md'), said
 
 
@@ -66,10 +65,37 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   assert min(shares, key=lambda model: shares[model].share.mean) == 'ttt'
   for model, said in (
     ('ttt', '`ttt` has the largest mean change,'),
-    ('delta', '`delta` differ most:'),
+    ('delta', '`delta` varies most between seeds: it is'),
   ):
     mean, low, high = (_percent(number, 0) for number in shares[model].share)
     assert f'{said} {mean} % ({low} to {high} %)' in page
+
+
+def test_the_gain_outside_the_model_is_told_by_rates_and_by_seeds(effects):
+  pairs = [
+    (effect.row, effect.reference)
+    for effect in effects
+    if effect.row.guess == 'residual' and effect.kind == 'other models'
+  ]
+  path = ROOT / 'docs' / 'results' / 'atlas.csv'
+  zero = {
+    row.model: row
+    for row in atlas.from_csv(path.read_text(), str(path))
+    if row.task == 'prior' and row.guess == 'zero'
+  }
+  ratios = {
+    row.model: np.divide(row.losses, zero[row.model].losses) - 1 for row, _ in pairs
+  }
+  same = [row.model for row, _ in pairs if row.rate == zero[row.model].rate]
+  means = {row.model: np.mean(row.losses) / loss.loss.mean - 1 for row, loss in pairs}
+  alike = np.mean([means[model] for model in same])
+  others = np.mean([means[model] for model in means if model not in same])
+  assert (len(same), f'{100 * alike:.0f}', f'{100 * others:.0f}') == (10, '-6', '-8')
+  without = np.mean([means[model] for model in means if model != 'ttt'])
+  assert f'{100 * without:.0f}' == '-6'
+  over_seeds = interval(np.mean([*ratios.values()], axis=0))
+  mean, half = _percent(over_seeds.mean, 1), f'{100 * _half(over_seeds):.1f}'
+  assert f'over seeds, too: {mean} ± {half} %' in _text('studies/atlas/README.md')
 
 
 def test_no_single_effect_of_a_guess_in_the_tokens_remains(effects):
@@ -94,7 +120,10 @@ def test_what_is_said_of_two_layers_of_linear_attention(effects):
   assert f'a loss of {zero} with the guess 0, of {tokens} with a trained' in page
   assert f'and of {outside} with a guess outside the model' in page
   p_values = (by_guess[guess].p_value for guess in ('linear', 'residual'))
-  assert 'p = {:.2f} and p = {:.3f}'.format(*p_values) in page
+  said = (
+    'the guess in the tokens has p = {:.2f} and the guess outside the model p = {:.3f}'
+  )
+  assert said.format(*p_values) in page
   mean, low, high = (abs(100 * end) for end in by_guess['residual'].share)
   assert f'by {mean:.0f} % ({high:.0f} to {low:.0f} %)' in page
 
