@@ -11,8 +11,9 @@ configs/atlas/__init__.py has the models, the tasks and the scales.
 
 Each cell is trained once for each budget. A budget is a number of operations: those of
 the matrix products of training, forward and backward. Each cell has its own learning
-rate. At the smallest budget a search by successive halving finds it; at each larger
-budget half and twice the rate are tried, too.
+rate. At the smallest budget a search finds it: first all rates are tried briefly, or
+with few seeds, and then the best of them with more. At each larger budget half and
+twice the rate are tried, too.
 
 Rerun the same command to resume after an interruption. Rerun it with other models,
 tasks or guesses to add their cells. Rerun it with more and larger --budgets to train

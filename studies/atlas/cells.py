@@ -169,12 +169,14 @@ class CellRun:
       notes.step_operations = self.training.flops / _LANES
       self._spend(start)
     least, *larger = self._settings.budgets
-    one_seed = functools.partial(self._try_rates, 1)
+    first_seed = functools.partial(self._try_rates, 1)
     all_seeds = functools.partial(self._try_rates, self._settings.search_seeds)
     if self._settings.search_seeds == 1:
-      begin = search.screen(one_seed, search.RATES, self._steps(least))
+      begin = search.screen(first_seed, search.RATES, self._steps(least))
     else:
-      begin = search.screen_seeds(one_seed, all_seeds, search.RATES, self._steps(least))
+      begin = search.screen_seeds(
+        first_seed, all_seeds, search.RATES, self._steps(least)
+      )
     first = search.refine(all_seeds, begin, self._steps(least))
     rows = [self._row_of(least, first)]
     for budget in larger:

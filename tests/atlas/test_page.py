@@ -20,10 +20,6 @@ def effects():
   return comparisons.changes(atlas.from_csv(path.read_text(), str(path)))
 
 
-def _half(found):
-  return (found.high - found.low) / 2
-
-
 def _percent(number, digits):
   return f'{100 * number:+.{digits}f}'.replace('-', '−')
 
@@ -72,29 +68,24 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
 
 
 def test_the_gain_outside_the_model_is_told_by_rates_and_by_seeds(effects):
-  pairs = [
-    (effect.row, effect.reference)
+  outside = [
+    effect
     for effect in effects
     if effect.row.guess == 'residual' and effect.kind == 'other models'
   ]
-  path = ROOT / 'docs' / 'results' / 'atlas.csv'
-  zero = {
-    row.model: row
-    for row in atlas.from_csv(path.read_text(), str(path))
-    if row.task == 'prior' and row.guess == 'zero'
-  }
-  ratios = {
-    row.model: np.divide(row.losses, zero[row.model].losses) - 1 for row, _ in pairs
-  }
-  same = [row.model for row, _ in pairs if row.rate == zero[row.model].rate]
-  means = {row.model: np.mean(row.losses) / loss.loss.mean - 1 for row, loss in pairs}
-  alike = np.mean([means[model] for model in same])
-  others = np.mean([means[model] for model in means if model not in same])
-  assert (len(same), f'{100 * alike:.0f}', f'{100 * others:.0f}') == (10, '-6', '-8')
-  without = np.mean([means[model] for model in means if model != 'ttt'])
-  assert f'{100 * without:.0f}' == '-6'
-  over_seeds = interval(np.mean([*ratios.values()], axis=0))
-  mean, half = _percent(over_seeds.mean, 1), f'{100 * _half(over_seeds):.1f}'
+
+  def mean_of(some):
+    return _percent(np.mean([effect.share.mean for effect in some]), 0)
+
+  alike = [effect for effect in outside if effect.row.rate == effect.reference.rate]
+  others = [effect for effect in outside if effect not in alike]
+  assert (len(alike), mean_of(alike), mean_of(others)) == (10, '−6', '−8')
+  assert mean_of([effect for effect in outside if effect.row.model != 'ttt']) == '−6'
+  changes = [
+    np.divide(effect.row.losses, effect.reference.losses) - 1 for effect in outside
+  ]
+  over_seeds = interval(np.mean(changes, axis=0))
+  mean, half = _percent(over_seeds.mean, 1), f'{100 * over_seeds.half:.1f}'
   assert f'over seeds, too: {mean} ± {half} %' in _text('studies/atlas/README.md')
 
 
@@ -114,9 +105,9 @@ def test_what_is_said_of_two_layers_of_linear_attention(effects):
   }
   losses = [
     by_guess['linear'].reference.loss,
-    *(interval(by_guess[guess].row.losses) for guess in ('linear', 'residual')),
+    *(by_guess[guess].row.loss for guess in ('linear', 'residual')),
   ]
-  zero, tokens, outside = (f'{loss.mean:.2f} ± {_half(loss):.2f}' for loss in losses)
+  zero, tokens, outside = (f'{loss.mean:.2f} ± {loss.half:.2f}' for loss in losses)
   assert f'a loss of {zero} with the guess 0, of {tokens} with a trained' in page
   assert f'and of {outside} with a guess outside the model' in page
   p_values = (by_guess[guess].p_value for guess in ('linear', 'residual'))

@@ -72,7 +72,8 @@ def plot_risk(
   labels, shown = labels_of(configs), []
   for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     scale = _operations_per_step(folder) if operations else 1.0
-    shown += _curves_of(folder, labels[folder], colour, scale, training)
+    config = configs[folder]
+    shown += _curves_of(folder, config, labels[folder], colour, scale, training)
   if not (training and any(map(trained_at, configs.values()))):
     shown += _references(configs, labels, shown, training)
   title = 'numbers are those at the end' if len(folders) > 1 else ''
@@ -127,7 +128,12 @@ def plot_metric(
 
 
 def _curves_of(
-  folder: pathlib.Path, label: str, colour: str, scale: float, training: bool
+  folder: pathlib.Path,
+  config: Config,
+  label: str,
+  colour: str,
+  scale: float,
+  training: bool,
 ) -> Iterator[Series]:
   """Yields the risk of a run, its training loss, or both if there is a single risk.
 
@@ -136,7 +142,6 @@ def _curves_of(
   Raises:
     UserError: If the training loss is asked for, and the run has logged none.
   """
-  config = config_of(folder)
   if not training:
     steps, risks = read_curve(folder)
     name = f'{label}: {risks[-1]:.3f}'
