@@ -231,10 +231,11 @@ class CellRun:
     )
     if math.isinf(best.losses[best.rate]):
       return row(known=NOTHING, reason='diverged at every rate')
-    if steps not in notes.found:
-      notes.found[steps] = self._train(best.rate, steps)
+    found = notes.found.get(steps)
+    # A folder may have losses at another rate, which an earlier search had chosen.
+    if found is None or found.rate != best.rate:
+      found = notes.found[steps] = self._train(best.rate, steps)
       write_notes(self._folder, self.notes)
-    found = notes.found[steps]
     return row(
       losses=_or_nan(found.losses),
       lengths=measure.lengths_of(notes.context_length),

@@ -320,6 +320,27 @@ def test_a_search_with_several_seeds_takes_their_mean_and_no_short_runs(
 
 
 @pytest.mark.slow
+def test_losses_at_a_rate_that_another_search_chose_are_not_reported(
+  few_prompts, tmp_path
+):
+  """A folder may be from before a change of the search."""
+  grid = _GRID._replace(
+    cells=_GRID.cells[:1], settings=lambda cell: Settings('laptop', (0,), (1e5,))
+  )
+  first = atlas.run(grid, tmp_path, '')
+  (path,) = (tmp_path / 'cells').glob('*/notes.json')
+  kept = json.loads(path.read_text())
+  (found,) = kept['found'].values()
+  found.update(rate=2 * found['rate'], losses=[99.0])
+  path.write_text(json.dumps(kept))
+  (tmp_path / 'rows.jsonl').unlink()
+  again = atlas.run(grid, tmp_path, '')
+  assert first is not None
+  assert again is not None
+  assert (again[-1].rate, again[-1].losses) == (first[-1].rate, first[-1].losses)
+
+
+@pytest.mark.slow
 @pytest.mark.full
 def test_seeds_do_not_depend_on_what_is_trained_beside_them(few_prompts, tmp_path):
   """Three are trained at once, and five are the same five."""
