@@ -89,6 +89,56 @@ def test_the_gain_outside_the_model_is_told_by_rates_and_by_seeds(effects):
   assert f'over seeds, too: {mean} ± {half} %' in _text('studies/atlas/README.md')
 
 
+def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
+  kept, again = (
+    atlas.from_csv((ROOT / 'docs' / 'results' / f'{name}.csv').read_text(), name)
+    for name in ('atlas', 'guess_again')
+  )
+  trained = {row.cell: (row.rate, row.steps) for row in kept}
+  assert len(again) == 2 * 19
+  assert all(trained[row.cell] == (row.rate, row.steps) for row in again)
+  outside = comparisons.changes(again)
+  others = [effect for effect in outside if effect.kind == 'other models']
+  ((mean, low, high),) = comparisons.pooled(outside).values()
+  said = f'−{-100 * mean:.0f} % (−{-100 * low:.0f} to −{-100 * high:.0f} %)'
+  for path in (
+    'README.md',
+    'docs/results.md',
+    'docs/register.toml',
+    'studies/atlas/README.md',
+  ):
+    assert said in _text(path), (path, said)
+  page = _text('studies/atlas/README.md')
+  means = [effect.share.mean for effect in others]
+  assert all(mean < 0 for mean in means)
+  assert (
+    f'Now {len(means)} of 18 leave less, in the median {-100 * np.median(means):.0f}'
+    in page
+  )
+  seeds = interval(
+    np.mean(
+      [np.divide(effect.row.losses, effect.reference.losses) - 1 for effect in others],
+      axis=0,
+    )
+  )
+  assert f'over seeds −{-100 * seeds.mean:.1f} ± {100 * seeds.half:.1f} %' in page
+  remaining = {
+    effect.row.model: _percent(effect.share.mean, 0)
+    for effect in outside
+    if effect.p_value < 0.05
+  }
+  assert remaining == {'looped': '−3', 'gru': '−3', 'deep_set': '−1'}
+  assert '`looped` −3 % and `gru` −3 % remain again, and `deep_set` −1 %' in page
+  deep = next(effect for effect in outside if effect.row.model == 'deep_lsa')
+  *zero, worst = sorted(deep.reference.losses)
+  guess = sorted(deep.row.losses)
+  assert (
+    f'with the guess 0 one ended at {worst:.0f}, and the others between {zero[0]:.2f} '
+    f'and {zero[-1]:.2f}. With the guess outside the model all six are between '
+    f'{guess[0]:.2f} and {guess[-1]:.2f}.'
+  ) in page
+
+
 def test_no_single_effect_of_a_guess_in_the_tokens_remains(effects):
   in_tokens = [effect for effect in effects if effect.row.guess == 'linear']
   assert len(in_tokens) == 19
