@@ -47,11 +47,11 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   }
   means = [effect.share.mean for effect in shares.values()]
   less = sum(mean < 0 for mean in means)
-  assert f'{less} of {len(means)} leave less' in page
+  assert f'{less} of {len(means)} have a lower loss' in page
   p_value = stats.binomtest(less, len(means)).pvalue
   assert f'(p = {p_value:.4f} by a sign test)' in page
   median = abs(100 * np.median(means))
-  assert f'median {median:.0f} %' in page
+  assert f'median by {median:.0f} %' in page
   for path in 'README.md', 'docs/results.md':
     assert f'lowers the loss of {less} of the {len(means)}' in _text(path)
   remaining = [model for model, effect in shares.items() if effect.p_value < 0.05]
@@ -111,8 +111,9 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
   page = _text('studies/atlas/README.md')
   means = [effect.share.mean for effect in others]
   assert all(mean < 0 for mean in means)
+  assert len(means) == 18
   assert (
-    f'Now {len(means)} of 18 leave less, in the median {-100 * np.median(means):.0f}'
+    f'Now all 18 have a lower loss, in the median by {-100 * np.median(means):.0f}'
     in page
   )
   seeds = interval(
@@ -128,7 +129,9 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
     if effect.p_value < 0.05
   }
   assert remaining == {'looped': '−3', 'gru': '−3', 'deep_set': '−1'}
-  assert '`looped` −3 % and `gru` −3 % remain again, and `deep_set` −1 %' in page
+  assert (
+    '`looped` −3 % and `gru` −3 % are significant again, and `deep_set` −1 %' in page
+  )
   deep = next(effect for effect in outside if effect.row.model == 'deep_lsa')
   *zero, worst = sorted(deep.reference.losses)
   guess = sorted(deep.row.losses)
