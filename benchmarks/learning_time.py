@@ -1,36 +1,52 @@
 """Measures the minutes until an architecture is near Bayes on linear regression.
 
-  python -m benchmarks.learning_time --out=runs/learning_time            # many hours
-  python -m benchmarks.learning_time --models=softmax,lstm --features=3 --limit=10
+  python -m benchmarks.learning_time --out=runs/learning_time            # seven hours
+  python -m benchmarks.learning_time --models=softmax,lstm --seeds=0 --limit=1
+  python -m benchmarks.learning_time --search --out=runs/learning_rates  # an hour
 
-The models are those of the atlas, with 25,000 weights. They are trained with the
-optimizer and the batches of the atlas, at a constant learning rate: the best one that
-the atlas found for the model on its task `noisy`. They predict with the moving average
-of their weights. The task is linear regression with d features, 2 d examples, weights
-from N(0, I) and noise of standard deviation 1/2.
+The models are those of the atlas, with 25,000 weights. They are trained with Adam in
+the batches of the atlas, and predict with the moving average of their weights. The
+schedule of the learning rate does not depend on the length of the run: after t steps
+the rate is r / √(1 + t/T), where T is the number of steps for which the atlas trained
+the model on its task `noisy`. The task is linear regression with d features, 2 d
+examples, weights from N(0, I) and noise of standard deviation 1/2.
+
+The command with --search finds r for each model and d, with a seed of its own. It tries
+the rate that the atlas found, four times it and a quarter of it for 1.2 minutes each,
+and further factors of 4 while the best rate is at an edge. It writes
+learning_rates.csv. The command without --search reads this file in docs/results.
 
 The distance from Bayes is the mean of (prediction − Bayes prediction)², divided by the
-Bayes risk. It is measured every 200 steps. The minutes are wall-clock time from the
-call that trains, with compiling, training and measuring. A model that has not come
-within 1 % is stopped at the limit.
+Bayes risk. It is measured whenever the minutes have grown by 5 %. Minutes are those of
+processor time, of all threads, from the call that trains: with checks, compiling,
+training and measuring. A model is stopped when it is within 1 %, or at the limit.
 
-Use an idle machine with two cores. Finished cells are kept in rows.jsonl; a cell that
-was interrupted begins again. N processes on N machines divide the cells with
---part=I/N.
+On one core of an idle machine, minutes of processor time are those of a clock. Two
+processes measure at the same time on two cores:
+
+  taskset -c 0 python -m benchmarks.learning_time --out=runs/learning_time --part=1/2 &
+  taskset -c 1 python -m benchmarks.learning_time --out=runs/learning_time --part=2/2
+
+Finished cells are kept in rows.jsonl; a cell that was interrupted begins again. After
+all parts the command without --part writes the curves, as learning_time.csv, their
+picture and the tables. It computes cells that are missing, so it needs taskset, too.
 """
 
 from __future__ import annotations
 
+import csv
+import itertools
 import math
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from absl import flags
 from flax import nnx
 from jaxtyping import Array, Float
@@ -38,124 +54,249 @@ from jaxtyping import Array, Float
 import zoo
 from configs import atlas
 from launch import cli
-from studies.atlas.results import from_csv
+from studies.atlas.results import AtlasRow, from_csv
 from studies.rows import CellTable, fill
 from zoo import theory
 from zoo.config.building import build_task
 from zoo.core.errors import UserError, check_name, check_number
 from zoo.core.protocols import Predictor, Task
-from zoo.core.tables import format_table
 from zoo.host.files import write_atomically
-from zoo.reports import Table
+from zoo.reports import Table, plots, style
 from zoo.storage.rows import Row
+from zoo.training.run import NotFiniteError
 
-MODELS = (
-  'softmax',
-  'relu',
-  'linear',
-  'gla',
-  'mamba2',
-  'delta',
-  'rwkv7',
-  'looped',
-  'set',
-  'lstm',
-  'gru',
-  'deep_set',
-  'mlp_mixer',
-  'deep_lsa',
-)
+# The panels of the picture, with their models.
+_PANELS = {
+  'transformers': (
+    'softmax',
+    'relu',
+    'linear',
+    'gla',
+    'mamba2',
+    'delta',
+    'rwkv7',
+    'looped',
+    'set',
+  ),
+  'other models': ('lstm', 'gru', 'deep_set', 'mlp_mixer', 'deep_lsa'),
+}
+MODELS = tuple(itertools.chain(*_PANELS.values()))
 SHARES = 0.1, 0.01  # These are distances from Bayes, as shares of the Bayes risk.
 _NUM_PROMPTS = 8192
-_MEASURE_EVERY = 200  # This is a number of steps.
-_SEEDS = range(3)
-_ATLAS = pathlib.Path(__file__).parents[1] / 'docs' / 'results' / 'atlas.csv'
+_LOG_EVERY = 200  # This is a number of steps.
+_GROWTH = 1.05  # The distance is measured when the minutes have grown by this factor.
+_MEASURED = _NUM_PROMPTS, _LOG_EVERY, _GROWTH, *SHARES  # A row depends on these.
+_FACTOR = 4.0  # The search tries rates that differ by this factor.
+_SEARCH_SEED = 1_000_000
+_SEARCH_LIMIT = 1.2  # These are minutes.
+_RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
 
 flags.adopt_module_key_flags(cli)
-_MODELS = flags.DEFINE_list('models', None, 'Models of the atlas. Default: 14.')
-_FEATURES = flags.DEFINE_list('features', ['3', '10'], 'Numbers of features, d.')
-_LIMIT = flags.DEFINE_float('limit', 30.0, 'Minutes after which a model is stopped.')
-_PART = cli.define_part('cells')
-_OUT = flags.DEFINE(
-  cli.Workdir(), 'out', 'runs/learning_time', 'Folder for rows.jsonl and the table.'
+_MODELS = flags.DEFINE_list('models', None, 'Models of the atlas. Default: all 14.')
+_FEATURES = flags.DEFINE_list('features', ['3'], 'Numbers of features, d.')
+_SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2'], 'Seeds of the training.')
+_LIMIT = flags.DEFINE_float('limit', 10.0, 'Minutes after which a model is stopped.')
+_SEARCH = flags.DEFINE_bool(
+  'search', False, 'Tries learning rates in place of the cells of the table.'
 )
+_PART = cli.define_part('cells')
+_AGAIN = cli.define_again()
+_OUT = flags.DEFINE(
+  cli.Workdir(), 'out', 'runs/learning_time', 'Folder for the rows and the tables.'
+)
+
+
+# Minutes, steps, and the distance from Bayes then, which is None after a divergence.
+Measured = tuple[float, int, float | None]
+
+
+class Point(NamedTuple):
+  """The distance of one model from Bayes at one time of its training.
+
+  Attributes:
+    features: The number of features of the task, d.
+    model: The name of the model in the atlas.
+    seed: The seed of the training.
+    rate: The learning rate at the beginning.
+    minutes: The minutes of processor time since the beginning.
+    steps: The number of training steps.
+    distance: The distance from Bayes, as a share of the Bayes risk. It is infinite if
+      the training has diverged.
+  """
+
+  features: int
+  model: str
+  seed: int
+  rate: float
+  minutes: float
+  steps: int
+  distance: float
 
 
 def main() -> None:
+  # Otherwise a program would be compiled for the first seed, and read for the others.
+  jax.config.update('jax_enable_compilation_cache', False)
   for name in _MODELS.value or ():
     check_name('name in --models:', name, MODELS)
   if not all(text.isdecimal() and int(text) for text in _FEATURES.value):
     raise UserError(f'--features is {_FEATURES.value}; it must be numbers ≥ 1')
+  if not all(text.isdecimal() for text in _SEEDS.value):
+    raise UserError(f'--seeds is {_SEEDS.value}; it must be numbers ≥ 0')
   limit = check_number('--limit', _LIMIT.value, above=0.0)
-  cells = cells_of(_MODELS.value or MODELS, [*map(int, _FEATURES.value)], limit)
-  rows = fill(CellTable(cells, compute, draw), _OUT.value, _PART.value)
-  where = f'the rows are in {_OUT.value}'
-  cli.print_results(rows, _text, where, _OUT.value, _PART.value)
+  for flag in (_SEEDS, _LIMIT):
+    if _SEARCH.value and flag.present:
+      raise UserError(f'--{flag.name} has no meaning with --search; leave it out')
+  models, features = _MODELS.value or MODELS, [*map(int, _FEATURES.value)]
+  if _SEARCH.value:
+    table = CellTable(search_cells(models, features), search, draw_search)
+    where = f'the rates are in {_OUT.value}/learning_rates.csv'
+  else:
+    cells = cells_of(models, features, [*map(int, _SEEDS.value)], limit)
+    table = CellTable(cells, compute, draw)
+    where = f'the curves are in {_OUT.value}/learning_time.csv'
+  rows = fill(table, _OUT.value, _PART.value, again=_AGAIN.value)
+  text = _search_text if _SEARCH.value else _text
+  cli.print_results(rows, text, where, _OUT.value, _PART.value)
+
+
+def search_cells(
+  models: Sequence[str], features: Sequence[int]
+) -> dict[str, dict[str, Any]]:
+  """Returns the cells of the search by name."""
+  rows = rows_of_atlas()
+  return {
+    f'd={d}/{model}': {
+      'model': model,
+      'num_features': d,
+      'seed': _SEARCH_SEED,
+      'rate': rows[model].rate,
+      'rate_steps': rows[model].steps,
+      'limit': _SEARCH_LIMIT,
+      'measured': _MEASURED,
+      'factor': _FACTOR,
+    }
+    for d in features
+    for model in models
+  }
 
 
 def cells_of(
-  models: Sequence[str], features: Sequence[int], limit: float
+  models: Sequence[str], features: Sequence[int], seeds: Sequence[int], limit: float
 ) -> dict[str, dict[str, Any]]:
   """Returns the cells by name: first all models with one seed, then with the next."""
-  rate_of = rates()
+  rows, rates = rows_of_atlas(), best_rates()
+  for d in features:
+    for model in models:
+      if (d, model) not in rates:
+        raise UserError(
+          f'docs/results/learning_rates.csv has no learning rate for {model} with d = '
+          f'{d}; --search finds it'
+        )
   return {
     f'd={d}/{model}/seed={seed}': {
       'model': model,
       'num_features': d,
       'seed': seed,
-      'rate': rate_of[model],
+      'rate': rates[d, model],
+      'rate_steps': rows[model].steps,
       'limit': limit,
+      'measured': _MEASURED,
     }
+    for seed in seeds
     for d in features
-    for seed in _SEEDS
     for model in models
   }
 
 
-def rates() -> dict[str, float]:
-  """Returns the rate of each model at the largest budget of the atlas on `noisy`."""
-  rows = from_csv(_ATLAS.read_text(), str(_ATLAS))
+def best_rates() -> dict[tuple[int, str], float]:
+  """Returns the rate that the search found, by number of features and model."""
+  tried: dict[tuple[int, str], list[Point]] = {}
+  for point in points_from((_RESULTS / 'learning_rates.csv').read_text()):
+    tried.setdefault((point.features, point.model), []).append(point)
+  return {
+    cell: min(points, key=lambda point: point.distance).rate
+    for cell, points in tried.items()
+  }
+
+
+def rows_of_atlas() -> dict[str, AtlasRow]:
+  """Returns the row of the atlas of each model on `noisy`, at the largest budget."""
+  path = _RESULTS / 'atlas.csv'
+  rows = from_csv(path.read_text(), str(path))
   trained = [row for row in rows if row.task == 'noisy' and math.isfinite(row.rate)]
-  return {row.model: row.rate for row in sorted(trained, key=lambda row: row.budget)}
+  return {row.model: row for row in sorted(trained, key=lambda row: row.budget)}
 
 
 def config_of(cell: Mapping[str, Any]) -> Any:
   """Returns the config of a cell, whose run goes on until `compute` stops it."""
+  steps = cell['rate_steps']
+  optimizer = f'adam_that_slows_after_{steps}_steps'
+
+  # Unlike Adam of the library it does not compute on flat arrays. For ten of these
+  # models this changed the steps per second by 3 % at most.
+  @zoo.register_optimizer(optimizer)
+  def make(rate: optax.Schedule) -> optax.GradientTransformation:
+    return optax.adam(lambda step: rate(step) / jnp.sqrt(1 + step / steps))
+
   config = atlas.get_config(cell['model'], 'noisy')
   config.task.num_features = cell['num_features']
   config.task.context_length = 2 * cell['num_features']
   config.seed = cell['seed']
+  config.optimizer.name = optimizer
   config.optimizer.learning_rate = cell['rate']
   config.optimizer.schedule = 'constant'
   config.optimizer.ema_decay = 0.999
-  config.train.num_steps = 10**7
-  config.train.log_every = config.eval.every = _MEASURE_EVERY
+  config.train.num_steps = 10**9
+  config.train.log_every = config.eval.every = _LOG_EVERY
   config.checkpoint.every = config.train.num_steps
   return config
 
 
 def compute(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | None:
   """Trains a model until it is near Bayes, or until the limit; None after SIGTERM."""
-  start = time.monotonic()
+  # Nothing that an earlier cell has compiled is used again.
+  jax.clear_caches()
+  start = time.process_time()
   config = config_of(cell)
   # A run that was interrupted begins again.
   shutil.rmtree(folder / 'run', ignore_errors=True)
   distance = _Distance(build_task(config))
-  reached: dict[str, Any] = {}
-  row = None
-  for event in zoo.training_run(config, folder / 'run'):
-    excess = distance(event.model)
-    minutes = (time.monotonic() - start) / 60
-    for share in SHARES:
-      if excess <= share and f'minutes_{share}' not in reached:
-        reached |= {f'minutes_{share}': minutes, f'steps_{share}': event.step}
-    row = {'excess': excess, 'minutes': minutes, 'steps': event.step, **reached}
-    if minutes >= cell['limit'] or len(reached) == 2 * len(SHARES):
-      break
-  else:
-    return None
+  curve: list[Measured] = []
+  step = 0
+
+  def minutes_now() -> float:
+    return (time.process_time() - start) / 60
+
+  try:
+    for event in zoo.training_run(config, folder / 'run'):
+      minutes, step = minutes_now(), event.step
+      if curve and minutes < min(_GROWTH * curve[-1][0], cell['limit']):
+        continue
+      excess = distance(event.model)
+      curve.append((minutes, step, excess))
+      if minutes >= cell['limit'] or excess <= min(SHARES):
+        break
+    else:
+      return None
+  except NotFiniteError:
+    curve.append((minutes_now(), step, None))
   shutil.rmtree(folder / 'run')
-  return row
+  return {**cell, 'curve': curve}
+
+
+def search(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | None:
+  """Tries learning rates until the best one is between two others."""
+  last: dict[float, Measured] = {}
+  rates = {cell['rate']}
+  while rates:
+    for rate in sorted(rates):
+      row = compute({**cell, 'rate': rate}, folder)
+      if row is None:
+        return None
+      last[rate] = row['curve'][-1]
+    best = min(last, key=lambda rate: _or_infinite(last[rate]))
+    rates = {best / _FACTOR, best * _FACTOR} - last.keys()
+  return {**cell, 'last': sorted(last.items())}
 
 
 class _Distance:
@@ -179,49 +320,207 @@ def _predict(model: Predictor, prompt: zoo.Prompt) -> Float[Array, ' b']:
 
 
 def draw(rows: Mapping[str, Row], folder: pathlib.Path) -> None:
-  """Writes the table."""
-  write_atomically(folder / 'learning_time.md', table(rows) + '\n')
+  """Writes the curves, their picture, and the tables in Markdown."""
+  text = to_csv(points_of(rows))
+  write_atomically(folder / 'learning_time.csv', text)
+  points = points_from(text)  # The picture and the tables have the digits of the file.
+  plots.write_plot(picture(points), folder)
+  texts = [table.markdown(right=range(1, 6)) for table in tables(points).values()]
+  write_atomically(folder / 'learning_time.md', '\n\n'.join(texts) + '\n')
 
 
-def table(rows: Mapping[str, Row]) -> str:
-  """Returns the table in Markdown, with the median of the seeds and their range."""
-  header, *lines = _lines(rows)
-  return Table(lines, header).markdown(right=range(1, len(header)))
+def draw_search(rows: Mapping[str, Row], folder: pathlib.Path) -> None:
+  """Writes the last point of each trial of the search."""
+  write_atomically(folder / 'learning_rates.csv', _search_text(rows))
+
+
+def _search_text(rows: Mapping[str, Row]) -> str:
+  """Returns the last point of each trial of the search as CSV."""
+  return to_csv(
+    _point({**row, 'rate': rate}, last)
+    for row in rows.values()
+    for rate, last in row['last']
+  )
+
+
+def points_of(rows: Mapping[str, Row]) -> list[Point]:
+  """Returns the points of all curves from the rows of the cells."""
+  return [_point(row, measured) for row in rows.values() for measured in row['curve']]
+
+
+def _point(row: Row, measured: Measured) -> Point:
+  minutes, steps, _ = measured
+  cell = row['num_features'], row['model'], row['seed'], row['rate']
+  return Point(*cell, minutes, steps, _or_infinite(measured))
+
+
+def _or_infinite(measured: Measured) -> float:
+  *_, distance = measured
+  return math.inf if distance is None else distance
+
+
+def to_csv(points: Iterable[Point]) -> str:
+  """Returns points as CSV, which `points_from` reads."""
+  lines = [
+    f'{point.features},{point.model},{point.seed},{point.rate:g},'
+    f'{point.minutes:.3f},{point.steps},{point.distance:.4g}'
+    for point in points
+  ]
+  return '\n'.join([','.join(Point._fields), *lines]) + '\n'
+
+
+def points_from(text: str) -> list[Point]:
+  """Returns the points that are kept as CSV."""
+  header, *lines = csv.reader(text.splitlines())
+  assert header == [*Point._fields]
+  return [
+    Point(int(features), model, int(seed), float(rate), float(m), int(n), float(far))
+    for features, model, seed, rate, m, n, far in lines
+  ]
+
+
+def tables(points: Iterable[Point]) -> dict[int, Table]:
+  """Returns the table of all models, by the number of features.
+
+  A table has the number of seeds, the minutes to each share, and the distances after a
+  minute and at the end: the median over seeds, and the range in brackets. The first
+  model is the one that comes within 1 % soonest, then the one that comes within 10 %
+  soonest. Models that come within neither are in the order of their distance at the
+  end. A seed that diverges does not come within any later share.
+  """
+  return {features: _table(curves) for features, curves in _curves(points).items()}
+
+
+def picture(points: Iterable[Point]) -> plots.Plot:
+  """Returns the distance by minutes: the median over the seeds of each model.
+
+  A seed that was stopped keeps its last distance. A line ends where half of the seeds
+  or more have diverged.
+  """
+  panels = []
+  for features, curves in _curves(points).items():
+    for title, models in _PANELS.items():
+      lines = [
+        _line(model, curves[model], colour)
+        for model, colour in zip(models, itertools.cycle(style.PALETTE))
+        if model in curves
+      ]
+      shown = [line for line in lines if line is not None]
+      if shown:
+        panels.append(
+          plots.Panel(
+            f'd = {features}, {title}',
+            'minutes of one core',
+            'distance from Bayes / Bayes risk',
+            tuple(shown),
+            x_scale='log',
+            y_scale='log',
+          )
+        )
+  return plots.Plot('learning_time', tuple(panels))
+
+
+def _line(
+  model: str, curves: Sequence[Sequence[Point]], colour: str
+) -> plots.Series | None:
+  """Returns the median of the curves of a model, from the time when all have begun.
+
+  The result is None if the median is never finite.
+  """
+  first = max(curve[0].minutes for curve in curves)
+  last = max(curve[-1].minutes for curve in curves)
+  times = np.geomspace(first, last, 30)
+  distances = [[_distance_after(time, curve) for time in times] for curve in curves]
+  middle = np.median(distances, axis=0)
+  is_shown = np.isfinite(middle)
+  if not is_shown.any():
+    return None
+  return plots.series(model, 'line', colour, times[is_shown], middle[is_shown])
+
+
+def _curves(points: Iterable[Point]) -> dict[int, dict[str, list[list[Point]]]]:
+  """Returns the curve of each seed, by number of features and by model."""
+  seeds: dict[int, dict[str, dict[int, list[Point]]]] = {}
+  for point in points:
+    models = seeds.setdefault(point.features, {})
+    models.setdefault(point.model, {}).setdefault(point.seed, []).append(point)
+  return {
+    features: {model: [*curves.values()] for model, curves in models.items()}
+    for features, models in seeds.items()
+  }
+
+
+def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
+  """Returns the table of models from the curves of their seeds."""
+  end = max(curve[-1].minutes for seeds in curves.values() for curve in seeds)
+
+  def minutes_text(minutes: float) -> str:
+    return f'{minutes:.1f}' if math.isfinite(minutes) else f'> {end:.0f}'
+
+  lines = []
+  for model, seeds in sorted(curves.items(), key=lambda item: _place(item[1])):
+    to_shares = [
+      _ranged([_minutes_to(share, curve) for curve in seeds], minutes_text)
+      for share in SHARES
+    ]
+    after = [
+      _ranged([_distance_after(minutes, curve) for curve in seeds], _percent)
+      for minutes in (1.0, end)
+    ]
+    lines.append([model, str(len(seeds)), *to_shares, *after])
+  header = [
+    'model',
+    'seeds',
+    *(f'minutes to {100 * share:g} %' for share in SHARES),
+    'after 1 minute, %',
+    f'after {end:.0f} minutes, %',
+  ]
+  return Table(lines, header)
+
+
+def _place(curves: Sequence[Sequence[Point]]) -> tuple[float, ...]:
+  """Returns the medians by which models are sorted."""
+  soonest = [
+    [_minutes_to(share, curve) for curve in curves] for share in sorted(SHARES)
+  ]
+  ends = [curve[-1].distance for curve in curves]
+  return tuple(float(np.median(values)) for values in (*soonest, ends))
+
+
+def _minutes_to(share: float, curve: Sequence[Point]) -> float:
+  """Returns the minutes to the first point within a share; infinite without one."""
+  return min(
+    (point.minutes for point in curve if point.distance <= share), default=math.inf
+  )
+
+
+def _distance_after(minutes: float, curve: Sequence[Point]) -> float:
+  """Returns the last distance that was measured in some minutes; NaN without one."""
+  measured = [point.distance for point in curve if point.minutes <= minutes]
+  return measured[-1] if measured else math.nan
+
+
+def _ranged(values: Sequence[float], text: Callable[[float], str]) -> str:
+  """Returns the median of values, and their range in brackets if it is not a point."""
+  # NumPy's minimum and maximum of NaN and numbers are NaN.
+  middle, low, high = (text(float(f(values))) for f in (np.median, np.min, np.max))
+  return middle if low == high else f'{middle} ({low} to {high})'
+
+
+def _percent(share: float) -> str:
+  if math.isnan(share):
+    return 'not measured'
+  if math.isinf(share):
+    return 'diverged'
+  return f'{100 * share:.0f}' if share >= 0.1 else f'{100 * share:.1f}'
 
 
 def _text(rows: Mapping[str, Row]) -> str:
-  header, *lines = _lines(rows)
-  return format_table(lines, header)
-
-
-def _lines(rows: Mapping[str, Row]) -> list[list[str]]:
-  """Returns the header, then a line for each model."""
-  found: dict[str, dict[int, list[Row]]] = {}
-  for name, row in rows.items():
-    d, model, _ = name.split('/')
-    found.setdefault(model, {}).setdefault(int(d.removeprefix('d=')), []).append(row)
-  features = sorted({d for by_features in found.values() for d in by_features})
-  columns = [(d, share) for d in features for share in SHARES]
-  header = ['model', *(f'd = {d}, {100 * share:g} %' for d, share in columns)]
-  lines = [
-    [model, *(_minutes(by_features.get(d, ()), share) for d, share in columns)]
-    for model, by_features in found.items()
-  ]
-  return [header, *lines]
-
-
-def _minutes(rows: Sequence[Row], share: float) -> str:
-  """Returns the median over seeds of the minutes to a share, and their range."""
-  if not rows:
-    return ''
-  minutes = [row.get(f'minutes_{share}', math.inf) for row in rows]
-  longest = max(row['minutes'] for row in rows)
-
-  def text(value: float) -> str:
-    return f'{value:.1f}' if math.isfinite(value) else f'> {longest:.0f}'
-
-  middle, low, high = (text(f(minutes)) for f in (np.median, min, max))
-  return middle if low == high else f'{middle} ({low} to {high})'
+  """Returns the tables as plain text."""
+  return '\n\n'.join(
+    f'd = {features}\n\n{table.text()}'
+    for features, table in tables(points_of(rows)).items()
+  )
 
 
 if __name__ == '__main__':
