@@ -4,12 +4,12 @@
   python -m benchmarks.learning_time --models=softmax,lstm --seeds=0 --limit=1
   python -m benchmarks.learning_time --search --out=runs/learning_rates  # an hour
 
-The models are those of the atlas, with 25,000 weights. They are trained with Adam in
-the batches of the atlas, and predict with the moving average of their weights. The
-schedule of the learning rate does not depend on the length of the run: after t steps
-the rate is r / √(1 + t/T), where T is the number of steps for which the atlas trained
-the model on its task `noisy`. The task is linear regression with d features, 2 d
-examples, weights from N(0, I) and noise of standard deviation 1/2.
+The models are those of the atlas, with 25,000 weights; `deep_lsa` has 128. They are
+trained with Adam in the batches of the atlas, and predict with the moving average of
+their weights. The schedule of the learning rate does not depend on the length of the
+run: after t steps the rate is r / √(1 + t/T), where T is the number of steps for which
+the atlas trained the model on its task `noisy`. The task is linear regression with d
+features, 2 d examples, weights from N(0, I) and noise of standard deviation 1/2.
 
 The command with --search finds r for each model and d, with a seed of its own. It tries
 the rate that the atlas found, four times it and a quarter of it for 1.2 minutes each,
@@ -34,24 +34,31 @@ picture and the tables. It computes cells that are missing, so it needs taskset,
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from absl import flags
 from flax import nnx
 from jaxtyping import Array, Float
 
 import zoo
+from benchmarks.learning_curves import (
+  PANELS,
+  SHARES,
+  Point,
+  picture,
+  points_from,
+  tables,
+  to_csv,
+)
 from configs import atlas
 from launch import cli
 from studies.atlas.results import AtlasRow, from_csv
@@ -61,27 +68,11 @@ from zoo.config.building import build_task
 from zoo.core.errors import UserError, check_name, check_number
 from zoo.core.protocols import Predictor, Task
 from zoo.host.files import write_atomically
-from zoo.reports import Table, plots, style
+from zoo.reports import plots
 from zoo.storage.rows import Row
 from zoo.training.run import NotFiniteError
 
-# The panels of the picture, with their models.
-_PANELS = {
-  'transformers': (
-    'softmax',
-    'relu',
-    'linear',
-    'gla',
-    'mamba2',
-    'delta',
-    'rwkv7',
-    'looped',
-    'set',
-  ),
-  'other models': ('lstm', 'gru', 'deep_set', 'mlp_mixer', 'deep_lsa'),
-}
-MODELS = tuple(itertools.chain(*_PANELS.values()))
-SHARES = 0.1, 0.01  # These are distances from Bayes, as shares of the Bayes risk.
+MODELS = tuple(itertools.chain(*PANELS.values()))
 _NUM_PROMPTS = 8192
 _LOG_EVERY = 200  # This is a number of steps.
 _GROWTH = 1.05  # The distance is measured when the minutes have grown by this factor.
@@ -108,29 +99,6 @@ _OUT = flags.DEFINE(
 
 # Minutes, steps, and the distance from Bayes then, which is None after a divergence.
 Measured = tuple[float, int, float | None]
-
-
-class Point(NamedTuple):
-  """The distance of one model from Bayes at one time of its training.
-
-  Attributes:
-    features: The number of features of the task, d.
-    model: The name of the model in the atlas.
-    seed: The seed of the training.
-    rate: The learning rate at the beginning.
-    minutes: The minutes of processor time since the beginning.
-    steps: The number of training steps.
-    distance: The distance from Bayes, as a share of the Bayes risk. It is infinite if
-      the training has diverged.
-  """
-
-  features: int
-  model: str
-  seed: int
-  rate: float
-  minutes: float
-  steps: int
-  distance: float
 
 
 def main() -> None:
@@ -228,7 +196,10 @@ def rows_of_atlas() -> dict[str, AtlasRow]:
 
 
 def config_of(cell: Mapping[str, Any]) -> Any:
-  """Returns the config of a cell, whose run goes on until `compute` stops it."""
+  """Returns the config of a cell, and registers the optimizer that it names.
+
+  The run goes on until `compute` stops it.
+  """
   steps = cell['rate_steps']
   optimizer = f'adam_that_slows_after_{steps}_steps'
 
@@ -357,162 +328,6 @@ def _point(row: Row, measured: Measured) -> Point:
 def _or_infinite(measured: Measured) -> float:
   *_, distance = measured
   return math.inf if distance is None else distance
-
-
-def to_csv(points: Iterable[Point]) -> str:
-  """Returns points as CSV, which `points_from` reads."""
-  lines = [
-    f'{point.features},{point.model},{point.seed},{point.rate:g},'
-    f'{point.minutes:.3f},{point.steps},{point.distance:.4g}'
-    for point in points
-  ]
-  return '\n'.join([','.join(Point._fields), *lines]) + '\n'
-
-
-def points_from(text: str) -> list[Point]:
-  """Returns the points that are kept as CSV."""
-  header, *lines = csv.reader(text.splitlines())
-  assert header == [*Point._fields]
-  return [
-    Point(int(features), model, int(seed), float(rate), float(m), int(n), float(far))
-    for features, model, seed, rate, m, n, far in lines
-  ]
-
-
-def tables(points: Iterable[Point]) -> dict[int, Table]:
-  """Returns the table of all models, by the number of features.
-
-  A table has the number of seeds, the minutes to each share, and the distances after a
-  minute and at the end: the median over seeds, and the range in brackets. The first
-  model is the one that comes within 1 % soonest, then the one that comes within 10 %
-  soonest. Models that come within neither are in the order of their distance at the
-  end. A seed that diverges does not come within any later share.
-  """
-  return {features: _table(curves) for features, curves in _curves(points).items()}
-
-
-def picture(points: Iterable[Point]) -> plots.Plot:
-  """Returns the distance by minutes: the median over the seeds of each model.
-
-  A seed that was stopped keeps its last distance. A line ends where half of the seeds
-  or more have diverged.
-  """
-  panels = []
-  for features, curves in _curves(points).items():
-    for title, models in _PANELS.items():
-      lines = [
-        _line(model, curves[model], colour)
-        for model, colour in zip(models, itertools.cycle(style.PALETTE))
-        if model in curves
-      ]
-      shown = [line for line in lines if line is not None]
-      if shown:
-        panels.append(
-          plots.Panel(
-            f'd = {features}, {title}',
-            'minutes of one core',
-            'distance from Bayes / Bayes risk',
-            tuple(shown),
-            x_scale='log',
-            y_scale='log',
-          )
-        )
-  return plots.Plot('learning_time', tuple(panels))
-
-
-def _line(
-  model: str, curves: Sequence[Sequence[Point]], colour: str
-) -> plots.Series | None:
-  """Returns the median of the curves of a model, from the time when all have begun.
-
-  The result is None if the median is never finite.
-  """
-  first = max(curve[0].minutes for curve in curves)
-  last = max(curve[-1].minutes for curve in curves)
-  times = np.geomspace(first, last, 30)
-  distances = [[_distance_after(time, curve) for time in times] for curve in curves]
-  middle = np.median(distances, axis=0)
-  is_shown = np.isfinite(middle)
-  if not is_shown.any():
-    return None
-  return plots.series(model, 'line', colour, times[is_shown], middle[is_shown])
-
-
-def _curves(points: Iterable[Point]) -> dict[int, dict[str, list[list[Point]]]]:
-  """Returns the curve of each seed, by number of features and by model."""
-  seeds: dict[int, dict[str, dict[int, list[Point]]]] = {}
-  for point in points:
-    models = seeds.setdefault(point.features, {})
-    models.setdefault(point.model, {}).setdefault(point.seed, []).append(point)
-  return {
-    features: {model: [*curves.values()] for model, curves in models.items()}
-    for features, models in seeds.items()
-  }
-
-
-def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
-  """Returns the table of models from the curves of their seeds."""
-  end = max(curve[-1].minutes for seeds in curves.values() for curve in seeds)
-
-  def minutes_text(minutes: float) -> str:
-    return f'{minutes:.1f}' if math.isfinite(minutes) else f'> {end:.0f}'
-
-  lines = []
-  for model, seeds in sorted(curves.items(), key=lambda item: _place(item[1])):
-    to_shares = [
-      _ranged([_minutes_to(share, curve) for curve in seeds], minutes_text)
-      for share in SHARES
-    ]
-    after = [
-      _ranged([_distance_after(minutes, curve) for curve in seeds], _percent)
-      for minutes in (1.0, end)
-    ]
-    lines.append([model, str(len(seeds)), *to_shares, *after])
-  header = [
-    'model',
-    'seeds',
-    *(f'minutes to {100 * share:g} %' for share in SHARES),
-    'after 1 minute, %',
-    f'after {end:.0f} minutes, %',
-  ]
-  return Table(lines, header)
-
-
-def _place(curves: Sequence[Sequence[Point]]) -> tuple[float, ...]:
-  """Returns the medians by which models are sorted."""
-  soonest = [
-    [_minutes_to(share, curve) for curve in curves] for share in sorted(SHARES)
-  ]
-  ends = [curve[-1].distance for curve in curves]
-  return tuple(float(np.median(values)) for values in (*soonest, ends))
-
-
-def _minutes_to(share: float, curve: Sequence[Point]) -> float:
-  """Returns the minutes to the first point within a share; infinite without one."""
-  return min(
-    (point.minutes for point in curve if point.distance <= share), default=math.inf
-  )
-
-
-def _distance_after(minutes: float, curve: Sequence[Point]) -> float:
-  """Returns the last distance that was measured in some minutes; NaN without one."""
-  measured = [point.distance for point in curve if point.minutes <= minutes]
-  return measured[-1] if measured else math.nan
-
-
-def _ranged(values: Sequence[float], text: Callable[[float], str]) -> str:
-  """Returns the median of values, and their range in brackets if it is not a point."""
-  # NumPy's minimum and maximum of NaN and numbers are NaN.
-  middle, low, high = (text(float(f(values))) for f in (np.median, np.min, np.max))
-  return middle if low == high else f'{middle} ({low} to {high})'
-
-
-def _percent(share: float) -> str:
-  if math.isnan(share):
-    return 'not measured'
-  if math.isinf(share):
-    return 'diverged'
-  return f'{100 * share:.0f}' if share >= 0.1 else f'{100 * share:.1f}'
 
 
 def _text(rows: Mapping[str, Row]) -> str:

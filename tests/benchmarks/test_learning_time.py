@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import zoo
+from benchmarks import learning_curves
 from tests.launch.conftest import forget_commands
 from zoo.config import optimizers
 from zoo.core.errors import UserError
@@ -42,7 +43,7 @@ def test_the_distance_of_bayes_is_0_and_that_of_0_is_by_formula(learning_time):
 
 def test_the_kept_rates_are_the_best_of_the_search(learning_time):
   tried = {}
-  for point in learning_time.points_from(_kept('learning_rates.csv')):
+  for point in learning_curves.points_from(_kept('learning_rates.csv')):
     tried.setdefault((point.features, point.model), {})[point.rate] = point.distance
   rates = learning_time.best_rates()
   cells = [(3, model) for model in learning_time.MODELS]
@@ -70,7 +71,7 @@ def test_a_search_ends_when_the_best_rate_is_between_others(
   monkeypatch.setattr(learning_time, 'compute', compute)
   (name, cell), *_ = learning_time.search_cells(['deep_set'], [3]).items()
   row = learning_time.search({**cell, 'rate': 0.25}, tmp_path)
-  tried = learning_time.points_from(learning_time._search_text({name: row}))
+  tried = learning_curves.points_from(learning_time._search_text({name: row}))
   assert [(point.rate, point.distance) for point in tried] == [
     (2**-8, 1.5),
     (2**-6, 0.5),
@@ -131,10 +132,12 @@ def test_a_run_that_diverges_ends_with_an_infinite_distance(learning_time, tmp_p
   row = learning_time.compute({**cell, 'rate': 1e38, 'limit': 60.0}, tmp_path)
   *_, last = learning_time.points_of({'cell': json.loads(json.dumps(row))})
   assert last.distance == math.inf
-  assert learning_time.points_from(learning_time.to_csv([last]))[0].distance == math.inf
+  assert (
+    learning_curves.points_from(learning_curves.to_csv([last]))[0].distance == math.inf
+  )
 
 
-def test_a_table_has_the_medians_of_the_seeds_and_their_ranges(learning_time):
+def test_a_table_has_the_medians_of_the_seeds_and_their_ranges():
   curves = {
     ('lstm', 0): [(0.5, 0.9), (0.9, 0.6), (2.0, 0.09), (8.0, 0.05), (10.0, 0.04)],
     ('lstm', 1): [(0.5, 0.9), (1.1, 0.5), (9.0, 0.10), (10.0, 0.02)],
@@ -148,12 +151,12 @@ def test_a_table_has_the_medians_of_the_seeds_and_their_ranges(learning_time):
     ('gla', 0): [(0.5, math.inf)],
   }
   points = [
-    learning_time.Point(3, model, seed, 0.01, minutes, 100, distance)
+    learning_curves.Point(3, model, seed, 0.01, minutes, 100, distance)
     for (model, seed), curve in curves.items()
     for minutes, distance in curve
   ]
-  assert learning_time.points_from(learning_time.to_csv(points)) == points
-  (features, table), *others = learning_time.tables(points).items()
+  assert learning_curves.points_from(learning_curves.to_csv(points)) == points
+  (features, table), *others = learning_curves.tables(points).items()
   assert not others
   assert features == 3
   assert table.markdown(right=range(1, 6)).splitlines() == [
@@ -166,7 +169,7 @@ def test_a_table_has_the_medians_of_the_seeds_and_their_ranges(learning_time):
     '| softmax | 2 | > 10 | > 10 | not measured | diverged (70 to diverged) |',
     '| gla | 1 | > 10 | > 10 | diverged | diverged |',
   ]
-  plot = learning_time.picture(points)
+  plot = learning_curves.picture(points)
   assert [panel.key for panel in plot.panels] == [
     'd = 3, transformers',
     'd = 3, other models',
@@ -182,12 +185,12 @@ def test_a_table_has_the_medians_of_the_seeds_and_their_ranges(learning_time):
   assert gru.y[-1] == 0.01
 
 
-def test_the_page_has_the_tables_and_the_picture_of_the_kept_curves(learning_time):
-  points = learning_time.points_from(_kept('learning_time.csv'))
+def test_the_page_has_the_tables_and_the_picture_of_the_kept_curves():
+  points = learning_curves.points_from(_kept('learning_time.csv'))
   page = (_DOCS / 'speed.md').read_text()
-  for table in learning_time.tables(points).values():
+  for table in learning_curves.tables(points).values():
     assert table.markdown(right=range(1, 6)) in page
-  picture = plots.to_csv(learning_time.picture(points))
+  picture = plots.to_csv(learning_curves.picture(points))
   assert picture == _kept('figure_learning_time.csv')
 
 
