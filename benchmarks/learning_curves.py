@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zoo.core.tables import to_csv as write_csv
 from zoo.reports import Table, plots, style
 
 # The panels of the picture, with their models.
@@ -58,12 +59,18 @@ class Point(NamedTuple):
 
 def to_csv(points: Iterable[Point]) -> str:
   """Returns points as CSV, which `points_from` reads."""
-  lines = [
-    f'{point.features},{point.model},{point.seed},{point.rate:g},'
-    f'{point.minutes:.3f},{point.steps},{point.distance:.4g}'
-    for point in points
-  ]
-  return '\n'.join([','.join(Point._fields), *lines]) + '\n'
+  return write_csv(
+    Point._fields,
+    (
+      point._asdict()
+      | {
+        'rate': f'{point.rate:g}',
+        'minutes': f'{point.minutes:.3f}',
+        'distance': f'{point.distance:.4g}',
+      }
+      for point in points
+    ),
+  )
 
 
 def points_from(text: str) -> list[Point]:

@@ -24,6 +24,14 @@ def _percent(number, digits):
   return f'{100 * number:+.{digits}f}'.replace('-', '−')
 
 
+def _over_seeds(effects):
+  """The mean change over models, with its interval over seeds."""
+  changes = [
+    np.divide(effect.row.losses, effect.reference.losses) - 1 for effect in effects
+  ]
+  return interval(np.mean(changes, axis=0))
+
+
 def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   (tokens, outside) = comparisons.pooled(effects).values()
   low, high = (f'{100 * end:.1f}'.replace('-', '−') for end in tokens[1:])
@@ -81,10 +89,7 @@ def test_the_gain_outside_the_model_is_told_by_rates_and_by_seeds(effects):
   others = [effect for effect in outside if effect not in alike]
   assert (len(alike), mean_of(alike), mean_of(others)) == (10, '−6', '−8')
   assert mean_of([effect for effect in outside if effect.row.model != 'ttt']) == '−6'
-  changes = [
-    np.divide(effect.row.losses, effect.reference.losses) - 1 for effect in outside
-  ]
-  over_seeds = interval(np.mean(changes, axis=0))
+  over_seeds = _over_seeds(outside)
   mean, half = _percent(over_seeds.mean, 1), f'{100 * over_seeds.half:.1f}'
   assert f'over seeds, too: {mean} ± {half} %' in _text('studies/atlas/README.md')
 
@@ -100,7 +105,8 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
   outside = comparisons.changes(again)
   others = [effect for effect in outside if effect.kind == 'other models']
   ((mean, low, high),) = comparisons.pooled(outside).values()
-  said = f'−{-100 * mean:.0f} % (−{-100 * low:.0f} to −{-100 * high:.0f} %)'
+  mean, low, high = (_percent(number, 0) for number in (mean, low, high))
+  said = f'{mean} % ({low} to {high} %)'
   for path in (
     'README.md',
     'docs/results.md',
@@ -116,13 +122,8 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
     f'Now all 18 have a lower loss, in the median by {-100 * np.median(means):.0f}'
     in page
   )
-  seeds = interval(
-    np.mean(
-      [np.divide(effect.row.losses, effect.reference.losses) - 1 for effect in others],
-      axis=0,
-    )
-  )
-  assert f'over seeds −{-100 * seeds.mean:.1f} ± {100 * seeds.half:.1f} %' in page
+  seeds = _over_seeds(others)
+  assert f'over seeds {_percent(seeds.mean, 1)} ± {100 * seeds.half:.1f} %' in page
   remaining = {
     effect.row.model: _percent(effect.share.mean, 0)
     for effect in outside
