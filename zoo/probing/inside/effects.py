@@ -198,8 +198,8 @@ def effects(
   if method == 'integrated':
     _check_real(clean)
   shapes = _replaceable(model, clean, sites)
-  axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
-  axes = {site: axes[site] for site in shapes}
+  taps = {place.site: place.tap for place in places(checked_module(model))}
+  axes = {site: taps[site].axes or '' for site in shapes}
   selections = _selections([*axes], axes, shapes, kinds, heads, tokens)
   loss = metric or LossAtQuery(task)
   if method == 'patch':
@@ -212,16 +212,21 @@ def effects(
     clean_loss, corrupt_loss, losses = _first_order_losses(
       model, loss, clean, corrupt, axes, selections, how
     )
-  site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
-  name = type(model).__name__
-  empty = f'{name} has no taps that reach the prediction: there is nothing to replace'
-  if not site_kinds:
-    empty = f'{name} has no taps, so there is nothing to replace (see zoo.probing.Tap)'
-  elif sites is not None:
-    empty = 'no sites are given, so nothing is replaced'
+  site_kinds = {site: taps[site].kind for site in shapes}
+  empty = _why_no_rows(model, has_taps=bool(taps), sites=sites)
   return _table(
     clean_loss, corrupt_loss, losses, selections, [*axes], site_kinds, empty
   )
+
+
+def _why_no_rows(model: Predictor, has_taps: bool, sites: Sequence[str] | None) -> str:
+  """Returns what a table without rows says: why nothing was replaced."""
+  name = type(model).__name__
+  if not has_taps:
+    return f'{name} has no taps, so there is nothing to replace (see zoo.probing.Tap)'
+  if sites is None:
+    return f'{name} has no taps that reach the prediction: there is nothing to replace'
+  return 'no sites are given, so nothing is replaced'
 
 
 def _patched_losses(

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
@@ -127,22 +127,26 @@ def path_effect(
     (model,) = models
     sent, prediction = recorded(model, clean, [sender.site])
     values, without = recorded(model, corrupt, frozen)
-    first = edited(
-      model,
-      put_back(values, frozen) | {sender.site: put_part(sent, sender.site, sent_part)},
-    )
-    received, _ = recorded(first, corrupt, [receiver.site])
-    put = put_part(received, receiver.site, received_part)
-    patched = edited(model, {receiver.site: put})(corrupt)
-    noise = edited(
-      model, put_back(values, frozen) | {sender.site: _with_nan(sent_part)}
-    )
-    reached, _ = recorded(noise, corrupt, [receiver.site])
-    parts = [value[received_part] for value in reached.values()]
-    is_reached = jnp.any(jnp.stack([jnp.any(jnp.isnan(part)) for part in parts]))
-    goes_on = edited(model, {receiver.site: _with_nan(received_part)})(corrupt)
+
+    # The value r of the receiver: the clean value of the sender reaches it, and all
+    # other outputs keep their corrupt values.
+    clean_sender = put_part(sent, sender.site, sent_part)
+    on_path = edited(model, put_back(values, frozen) | {sender.site: clean_sender})
+    received, _ = recorded(on_path, corrupt, [receiver.site])
+
+    # Then r replaces the corrupt value, and everything after it is computed anew.
+    from_path = put_part(received, receiver.site, received_part)
+    patched = edited(model, {receiver.site: from_path})(corrupt)
     losses = [loss(answer, clean) for answer in (prediction, without, patched)]
-    return is_reached, jnp.any(jnp.isnan(goes_on)), *losses
+
+    # NaN goes wherever a value is used: from the sender to the receiver by this path,
+    # and from the receiver to the prediction.
+    spoilt_sender = _with_nan(sent_part)
+    on_path = edited(model, put_back(values, frozen) | {sender.site: spoilt_sender})
+    reached, _ = recorded(on_path, corrupt, [receiver.site])
+    is_reached = _any_nan([value[received_part] for value in reached.values()])
+    spoilt = edited(model, {receiver.site: _with_nan(received_part)})(corrupt)
+    return is_reached, _any_nan([spoilt]), *losses
 
   is_reached, goes_on, *arrays = run_once(measured, [model], clean, corrupt)
   if not is_reached:
@@ -167,6 +171,11 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
     if site not in shapes:
       raise UserError(no_value(site))
   return [part_of(node, axes[node.site], shapes[node.site].shape) for node in nodes]
+
+
+def _any_nan(values: Sequence[Array]) -> Bool[Array, '']:
+  """Returns whether NaN is in any of the values."""
+  return jnp.any(jnp.stack([jnp.any(jnp.isnan(value)) for value in values]))
 
 
 def _with_nan(part: Part) -> Callable[[Array], Array]:

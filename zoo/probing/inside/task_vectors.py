@@ -155,35 +155,44 @@ def task_vectors(
     return np.asarray(states), np.asarray(losses, np.float64)
 
   own, without = read(alone)
+  # A vector is set in place of the query's state, or its difference from the mean state
+  # without examples is added to the state. Each is also tried with the vector of the
+  # next function.
   vectors = _means(read(seen)[0], num_functions)
   moves = vectors - _means(read(_without(seen))[0], num_functions)
-  set_to, set_to_other, moved, moved_other = (
-    np.repeat(means, num_prompts, axis=1)
-    for means in (
-      vectors,
-      np.roll(vectors, -1, axis=1),
-      moves,
-      np.roll(moves, -1, axis=1),
-    )
+
+  def of_each_prompt(means: np.ndarray) -> np.ndarray:
+    return np.repeat(means, num_prompts, axis=1)
+
+  def of_next(means: np.ndarray) -> np.ndarray:
+    return of_each_prompt(np.roll(means, -1, axis=1))
+
+  values = np.stack(
+    [
+      of_each_prompt(vectors),
+      of_next(vectors),
+      own + of_each_prompt(moves),
+      own + of_next(moves),
+    ]
   )
-  values = np.stack([set_to, set_to_other, own + moved, own + moved_other])
   losses = programs.run(reader.losses, [model], alone, values, loss_of(task))
-  set_losses, set_other, added, added_other = np.asarray(losses, np.float64)
-  kinds = [
-    [_over_functions(row, num_functions, shared) for row in kind]
-    for kind, shared in (
-      (set_losses, False),
-      (set_other, True),
-      (added, False),
-      (added_other, True),
-      (set_other - set_losses, True),
-      (added_other - added, True),
-    )
-  ]
+  set_to, set_to_next, added, added_next = np.asarray(losses, np.float64)
+
+  def by_site(losses: np.ndarray, with_next: bool = False) -> list[Estimate]:
+    return [_over_functions(row, num_functions, with_next) for row in losses]
+
+  columns = (
+    by_site(set_to),
+    by_site(set_to_next, with_next=True),
+    by_site(added),
+    by_site(added_next, with_next=True),
+    by_site(set_to_next - set_to, with_next=True),
+    by_site(added_next - added, with_next=True),
+  )
   return TaskVectors(
     _over_functions(read(tested)[1], num_functions),
     _over_functions(without, num_functions),
-    Rows(TaskVector(*row) for row in zip(known, *kinds, strict=True)),
+    Rows(TaskVector(*row) for row in zip(known, *columns, strict=True)),
   )
 
 
