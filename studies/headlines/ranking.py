@@ -100,6 +100,6 @@ HEADLINE = Study(
     ),
     'softmax_beyond': at_least(1, 'attention fails beyond twice the training length'),
   },
-  minutes=7,
+  minutes=6,
   measure=measure,
 )

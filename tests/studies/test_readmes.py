@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from studies import atlas, headlines
-from studies.headlines import broken
+from studies.headlines import broken, ranking
 from studies.strategies import phases
 from tests.launch.processes import ROOT
 from zoo.measure.statistics import interval
@@ -249,6 +249,27 @@ def ends_of_curve(name, line, place):
   panel = from_csv(name, (KEPT / f'figure_{name}.csv').read_text()).panels[0]
   (series,) = (series for series in panel.series if series.name == line)
   return [series.low[place], series.high[place]]
+
+
+def test_the_table_of_the_ranking_has_the_kept_curves():
+  section = sections_of_headlines()['ranking']
+  lines = re.findall(r'^\| `(\w+)` \| (\S+) \| (\S+) \| (\S+) \|$', section, re.M)
+  said = {model: numbers for model, *numbers in lines}
+  (curves,) = kept_curves('ranking')
+  assert said == {
+    model: [f'{curves[model][8]:.3f}', f'{curves[model][32]:.3f}', f'{source:g}']
+    for model, (*_, source) in ranking._MODELS.items()
+  }
+  at_end = {model: curve[8] for model, curve in curves.items()}
+  measured = {
+    'best_recurrent': min(at_end[model] for model in ('lstm', 'gru', 's4d'))
+    / max(at_end[model] for model in ('softmax', 'retention', 'mamba2')),
+    'retention_beyond': curves['retention'][32] / at_end['retention'],
+    'softmax_beyond': curves['softmax'][32] / at_end['softmax'],
+  }
+  rows = {row[0]: row[4] for row in rows_of_headlines()['ranking']}
+  for name, number in measured.items():
+    assert rows[name] == f'{number:.4g}'
 
 
 def test_what_is_said_of_the_pictures_is_in_their_kept_tables():
