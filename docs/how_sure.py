@@ -45,6 +45,12 @@ on a claim. The page [Results](results.md) has the same five words in its column
 it, and the test that checks it, as far as there are any. A proof or a derivation that
 stands in a paper, and not on the page, is named, too.
 
+Most claims are about linear regression. There the weights of a function are drawn from
+N(w*, Λ) and the features from N(0, Σ), labels have noise of standard deviation σ, and a
+prompt has C examples with d features. [Theory](theory.md) introduces these symbols, and
+the [glossary](glossary.md) has terms such as GD-β. "Section 6" is a section of the page
+that is linked in the same line.
+
 The list is complete for one kind of claim alone. A test of the repository finds the
 words *proved*, *exact*, *infimum*, *optimum* and *optimal* in documents, labels and
 docstrings, and each use must belong to a statement or a phrase of
