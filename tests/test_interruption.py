@@ -1,6 +1,7 @@
 """Signals become requests to stop, unless they are ignored."""
 
 import signal
+import threading
 
 import pytest
 
@@ -25,3 +26,68 @@ def test_a_signal_that_is_ignored_stays_so(ignored):
     signal.raise_signal(signal.SIGTERM)
     assert interruption.due()
   assert signal.getsignal(ignored) is signal.SIG_IGN
+
+
+@pytest.fixture
+def sigterm():
+  """The handler of SIGTERM, which does nothing; the test must leave it as it was."""
+
+  def handler(*_):
+    pass
+
+  before = signal.signal(signal.SIGTERM, handler)
+  yield handler
+  assert signal.signal(signal.SIGTERM, before) is handler
+
+
+def test_all_that_are_open_get_a_request_and_so_does_one_that_opens_then(sigterm):
+  with Interruption() as outer:
+    with Interruption() as inner:
+      pass
+    with Interruption() as inner:
+      signal.raise_signal(signal.SIGTERM)
+      # The second signal would have its usual effect.
+      assert signal.getsignal(signal.SIGTERM) is sigterm
+    assert outer.requested == inner.requested == signal.SIGTERM
+    with Interruption() as later:
+      assert later.due()
+  with Interruption() as other:
+    assert not other.due()
+
+
+def test_handlers_are_put_back_by_the_last_to_close_in_any_order(sigterm):
+  first, second = Interruption().__enter__(), Interruption().__enter__()
+  first.__exit__()
+  signal.raise_signal(signal.SIGTERM)
+  assert (first.requested, second.requested) == (None, signal.SIGTERM)
+  second.__exit__()
+  assert signal.getsignal(signal.SIGTERM) is sigterm
+
+
+def test_after_ctrl_c_was_raised_the_next_to_open_begins_anew():
+  """Although one is still open, such as that of a generator that a variable holds."""
+  before = signal.getsignal(signal.SIGINT)
+  held = Interruption().__enter__()
+  with Interruption() as first:
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+      first.raise_if_ctrl_c()
+  with Interruption() as second:
+    assert not second.due()
+    signal.raise_signal(signal.SIGINT)
+    assert second.due()
+  assert held.due()
+  held.__exit__()
+  assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_one_outside_the_main_thread_leaves_signals_alone(sigterm):
+  def look():
+    with Interruption() as interruption:
+      handlers.append((signal.getsignal(signal.SIGTERM), interruption.due()))
+
+  handlers = []
+  thread = threading.Thread(target=look)
+  thread.start()
+  thread.join()
+  assert handlers == [(sigterm, False)]

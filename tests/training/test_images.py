@@ -13,7 +13,9 @@ from tests.compare import refuses
 from tests.compiled import predict
 from tests.digits import write_digits
 from tests.training.runs import assert_same_bits, saved_arrays
+from zoo.config.validation import validate
 from zoo.training import train
+from zoo.training.sweeps.points import config_of_all, validated_configs
 
 
 @pytest.fixture(scope='module')
@@ -66,6 +68,19 @@ def test_a_run_resumes_and_its_checkpoint_has_the_name_of_its_data(
   with refuses('the data set digits:1.0.0 is not in', 'tfds build digits:1.0.0'):
     zoo.load(tmp_path / 'cut')
   moved.rename(folder)
+
+
+def test_points_of_a_sweep_have_the_full_path_and_the_version_as_runs_do(
+  data_dir, monkeypatch
+):
+  monkeypatch.chdir(data_dir)
+  points = [{'task.dataset': 'digits', 'seed': seed} for seed in (0, 1)]
+  points += [{'task.data_dir': '.'}]
+  config = config_of_all(_config(data_dir), points)
+  for point_config in validated_configs(config, points):
+    assert point_config.task.dataset == 'digits:1.0.0'
+    assert point_config.task.data_dir == data_dir
+    assert validate(point_config) == point_config  # as `train` changes it
 
 
 @pytest.mark.slow

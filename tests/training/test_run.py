@@ -278,11 +278,12 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
     checkpoint__every=1,
     checkpoint__keep=100,
   )
-  with pytest.raises(RunError, match='not finite') as stopped:
+  with pytest.raises(run.NotFiniteError, match='not finite') as stopped:
     train(config, tmp_path)
   steps = [
     int(p.name) for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()
   ]
+  assert stopped.value.divergence['step'] == max(steps) + 1
   assert f'last good checkpoint: step {max(steps)};' in str(stopped.value)
   for step in steps:
     for path, array in saved_arrays(tmp_path, step).items():

@@ -382,6 +382,38 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 
 
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize(
+  ('place', 'number', 'num_done'),
+  [
+    ('validate_everywhere', signal.SIGTERM, 0),
+    ('compare_with_baselines', signal.SIGINT, 1),
+  ],
+)
+def test_a_signal_outside_the_loop_of_a_lone_point_stops_the_sweep(
+  tmp_path, monkeypatch, place, number, num_done
+):
+  function, signals = getattr(run, place), [number]
+
+  def interrupted(*arguments):
+    if signals:
+      signal.raise_signal(signals.pop())
+    return function(*arguments)
+
+  points = [{'task.context_length': length} for length in (3, 4)]
+  config = small_config(eval__num_batches=0, checkpoint__every=12)
+  with monkeypatch.context() as patch:
+    patch.setattr(run, place, interrupted)
+    if number == signal.SIGINT:
+      with pytest.raises(KeyboardInterrupt):
+        sweeps.sweep(config, points, tmp_path)
+    else:
+      assert sweeps.sweep(config, points, tmp_path) is None
+  assert len([*tmp_path.glob('points/*/summary.json')]) == num_done
+  assert not (tmp_path / 'table.json').exists()
+  assert len(sweep(config, points, tmp_path)) == 2
+
+
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
 def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, caplog, three
@@ -508,6 +540,38 @@ def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
   (tmp_path / 'points' / name_of(points[2]) / 'diverged.json').unlink()
   with pytest.raises(AssertionError, match='trained again'):
     sweep(config, points, tmp_path)
+
+
+def test_the_error_of_a_program_has_the_record_of_the_model_that_was_lost_last(
+  tmp_path, monkeypatch
+):
+  raised, train_many = [], sweep_run.train_many
+
+  def watched(*arguments):
+    try:
+      return train_many(*arguments)
+    except run.NotFiniteError as error:
+      raised.append(error)
+      raise
+
+  monkeypatch.setattr(sweep_run, 'train_many', watched)
+  config = small_config(
+    optimizer__name='sgd',
+    optimizer__schedule='constant',
+    train__num_steps=50,
+    eval__num_batches=0,
+    checkpoint__every=50,
+  )
+  points = [{'optimizer.learning_rate': rate} for rate in (1e30, 30.0)]
+  with pytest.raises(sweeps.LostPointsError, match='2 of 2 points'):
+    sweep(config, points, tmp_path)
+  first, last = (
+    json.loads((tmp_path / 'points' / name_of(point) / 'diverged.json').read_text())
+    for point in points
+  )
+  assert first['step'] < last['step']
+  assert [error.divergence for error in raised] == [last]
+  assert last['reason'] in str(raised[0])
 
 
 @pytest.mark.slow

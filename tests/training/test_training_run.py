@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import sys
 
 import jax
@@ -62,6 +63,37 @@ def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
   rest = [event.step for event in zoo.training_run(small_config(), tmp_path / 'cut')]
   assert rest == [step for step in (8, 12) if step > stop]
   assert_same_bits(saved_arrays(tmp_path / 'cut', 12), saved_arrays(whole[0], 12))
+
+
+@pytest.mark.parametrize('stopped', [False, True])
+def test_two_runs_in_turn_heed_a_signal_and_leave_the_handlers_as_they_were(
+  tmp_path, stopped
+):
+  before = signal.getsignal(signal.SIGTERM)
+  first, second = (zoo.training_run(small_config(), tmp_path / name) for name in 'ab')
+  next(first)
+  next(second)
+  if stopped:
+    signal.raise_signal(signal.SIGTERM)
+    assert [*first, *second] == []
+    assert (tmp_path / 'b/checkpoints/4').is_dir()
+  else:
+    assert [event.step for event in first] == [6, 8, 12]
+    second.close()
+  assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_break_leaves_an_iterator_open_that_a_variable_holds(tmp_path):
+  config = small_config(checkpoint__every=12)
+  events = zoo.training_run(config, tmp_path)
+  for _ in events:
+    break
+  assert not (tmp_path / 'checkpoints/4').exists()
+  with refuses('is in use'):
+    next(zoo.training_run(config, tmp_path))
+  events.close()
+  assert (tmp_path / 'checkpoints/4').is_dir()
+  assert next(zoo.training_run(config, tmp_path)).step == 6
 
 
 @pytest.fixture

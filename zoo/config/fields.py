@@ -414,7 +414,9 @@ FIELDS: dict[str, Field] = {
   'optimizer.final_share': Field(
     0.0,
     Number(0.0, maximum=1.0),
-    'Learning rate of the last step, as a share of the peak.',
+    'Learning rate at the end of the decay, as a share of the peak. The last step is '
+    'taken one step before this end: steps are counted from 0, so that it has the rate '
+    'of the schedule at `train.num_steps` − 1.',
   ),
   'optimizer.clip_norm': Field(
     None,

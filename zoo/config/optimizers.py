@@ -98,10 +98,11 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
 
 
 # Each function maps the learning rate, itself a function of the step, to an optimizer
-# of optax. By name it takes the `OPTIONS` that it uses, and two masks: `decayed` marks
-# the weights that decay, and `hidden` those with this role. A function that averages
-# weights takes `scaled` and applies it before the average. The updates of other
-# optimizers are scaled afterwards.
+# of optax. `build_optimizer` fills the further arguments that a function names. These
+# are the `OPTIONS`; the masks `decayed` and `hidden`, which mark the weights that decay
+# and those with this role; and `scaled`, which multiplies updates by the factors of
+# `optimizer.scales`. A function that averages weights takes `scaled` and applies it
+# before the average. The updates of other optimizers are scaled afterwards.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'adam': _adam,
   'adamw': _adamw,
@@ -121,7 +122,10 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
   The function is `make(learning_rate, ...) -> optax.GradientTransformation`, where
   `learning_rate` is a function of the step. Further arguments are recognised by their
   names: `beta1`, `beta2` and `weight_decay` are fields of `config.optimizer`; the masks
-  `decayed` and `hidden` mark the weights that decay, and those with the role `hidden`.
+  `decayed` and `hidden` mark the weights that decay, and those with the role `hidden`;
+  `scaled` is an optimizer that multiplies updates by the factors of
+  `config.optimizer.scales`. A function that takes `scaled` must apply it itself. The
+  updates of any other function are multiplied by the factors afterwards.
 
   If the name is taken, the new function replaces the registered one without a warning.
   This includes the names of the library: a function that is registered as 'adam'
@@ -457,7 +461,11 @@ def build_schedule(
   num_steps: Any,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:
-  """Returns the learning rate by step: a linear warm-up, then what `schedule` says."""
+  """Returns the learning rate by step: a linear warm-up, then what `schedule` says.
+
+  Steps are counted from 0, so that the last step takes the rate at `num_steps` − 1. The
+  decay reaches `final_share` at `num_steps`, one step later.
+  """
   peak = config.learning_rate if learning_rate is None else learning_rate
   warmup, share = warmup_steps(config, num_steps), config.final_share
   match config.schedule:

@@ -1,7 +1,9 @@
 """Training: from a config to a workdir with a trained model and its records.
 
-A run (run.py) and a group of a sweep (many.py) go through the same loop (loop.py), the
-same compiled steps (step.py) and the same evaluation (evaluation.py).
+A run (run.py) trains one model, and a group of points of a sweep (many.py) trains many
+models in one program. Both use the loop of loop.py, the step of step.py and the
+measurements of evaluation.py; many.py maps the step and the measurements over its
+models. Each run and each group compiles a program of its own.
 """
 
 from zoo.config.curricula import Stage as Stage

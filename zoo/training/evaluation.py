@@ -55,9 +55,9 @@ class Sampled(NamedTuple):
 
 
 NOT_SAMPLED = Sampled({}, {})
-# An evaluation is a pair: what was sampled, and the learning rule or exact form of the
-# model, from which its exact risk follows. A `Measured` is on the devices, and a
-# `Fetched` is its copy on the host, with arrays of NumPy.
+# `evaluate` returns a pair: what was sampled, and the learning rule or exact form of
+# the model, from which its exact risk follows. A `Measured` is such a pair on the
+# devices, and a `Fetched` is its copy on the host, with arrays of NumPy.
 Measured = tuple[Sampled, Rule | None]
 Fetched = tuple[Any, Rule | None]
 

@@ -71,10 +71,10 @@ from zoo.training.objective import (
 )
 from zoo.training.records import Progress, Records, Saves
 from zoo.training.run import (
+  NotFiniteError,
   divergence_of,
   line_of,
   model_of,
-  not_finite,
   restored,
   wrong_prompts,
 )
@@ -98,8 +98,8 @@ from zoo.training.summary import (
 def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
   """Returns everything that trains a model for each config; nothing is compiled.
 
-  The configs share all that `zoo.training.sweeps.side_by_side` compares. The arrays of
-  the models are stacked along a first axis.
+  The configs must be one group of `zoo.training.sweeps.side_by_side`: a single program
+  can then train all of them. The arrays of the models are stacked along a first axis.
   """
   config, tasks = configs[0], [build_task(config) for config in configs]
   key = keys_of(configs, TRAIN_STREAM)
@@ -133,7 +133,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     steps=make_steps(step, abstract, mesh, in_shape),
     key=key,
     numbers=numbers,
-    evaluation=evaluate_many(configs, tasks, graph, statistics, mesh),
+    evaluation=make_evaluation_many(configs, tasks, graph, statistics, mesh),
   )
 
 
@@ -187,13 +187,15 @@ def train_many(
     is not finite. After SIGTERM the result is None.
 
   Raises:
-    NotFiniteError: If no model is finite any more.
+    NotFiniteError: If no model is finite any more. It has the record of the model that
+      was lost last.
     KeyboardInterrupt: If Ctrl-C was pressed.
-  """  # noqa: DOC501
+  """
   config = training.config
   step, state = restored(training, checkpoints)
   with on_mesh(training.mesh, config):
     finite = finite_so_far(members, state, step)
+  check_some_finite(members, finite)
   with contextlib.ExitStack() as stack:
     # There is no TensorBoard: to write the lines of all points would take longer than
     # training.
@@ -204,8 +206,7 @@ def train_many(
     risks: list[Risks] = []
     for chunk in loop:
       finite = still_finite(members, chunk.metrics, finite)
-      if not finite.any():
-        raise not_finite(config, metrics_of(chunk.metrics, 0), checkpoints)
+      check_some_finite(members, finite)
       risks = finish_many(training.evaluation, chunk.measured)
       events = []
       with progress.hidden():  # Hooks may print.
@@ -270,6 +271,22 @@ def still_finite(
   return finite
 
 
+def check_some_finite(members: Sequence[Member], finite: np.ndarray) -> None:
+  """Checks that a model is finite; each model that is not has its `diverged.json`.
+
+  Raises:
+    NotFiniteError: If no model is finite. It has the record with the largest step.
+  """
+  if finite.any():
+    return
+  records = [read_divergence(workdir, config) for config, workdir in members]
+  last = max(filter(None, records), key=lambda record: record['step'])
+  raise NotFiniteError(
+    f'no model is finite any more; of the one that was lost last: {last["reason"]}',
+    last,
+  )
+
+
 def metrics_of(metrics: Mapping[str, np.ndarray], i: int) -> dict[str, Any]:
   """Returns the metrics of one of many models, which are scalars."""
   return {name: values[i] for name, values in metrics.items()}
@@ -301,8 +318,9 @@ def summarised_many(
 ) -> list[Summary | None]:
   """Returns the summaries of models after their last step; None for one not finite.
 
-  `risks` are those of this step. They are empty if an earlier launch ended after this
-  step, without summaries.
+  The speed and the time are those of the whole program, and all summaries have the same
+  ones (see `Summary`). `risks` are those of this step. They are empty if an earlier
+  launch ended after this step, without summaries.
   """
   config, evaluation = training.config, training.evaluation
   model_state = loop.state['model']
@@ -402,7 +420,7 @@ def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
   return jax.tree.unflatten(structure, joint), jax.tree.unflatten(structure, axes)
 
 
-def evaluate_many(
+def make_evaluation_many(
   configs: Sequence[Config],
   tasks: Sequence[Task],
   graph: nnx.GraphDef,
@@ -411,8 +429,8 @@ def evaluate_many(
 ) -> Evaluation:
   """Returns everything that measures many models, on held-out prompts of their tasks.
 
-  All have the same key. Only the tasks of learning rules may differ in more than
-  numbers.
+  Nothing is compiled yet. All models have the same key of held-out prompts. Only the
+  tasks of learning rules may differ in more than numbers.
   """
   config, tasks = configs[0], [task.held_out() for task in tasks]
   moments = stacked_moments(tasks)

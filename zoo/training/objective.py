@@ -1,4 +1,8 @@
-"""The training objective: the in-context risk, of sampled prompts or by theory."""
+"""The objectives of training, which `make_objective` describes.
+
+They are the in-context risk, sampled or by theory; the negative log likelihood; and the
+losses that users register.
+"""
 
 from __future__ import annotations
 

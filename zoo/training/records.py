@@ -252,8 +252,7 @@ def copy_all(records: Sequence[Records]) -> None:
 class Saves:
   """Saves the states of one run, or of many models side by side.
 
-  The clock of `checkpoint.every_minutes` starts when the object is made. Its `step` is
-  the newest saved one.
+  The clock of `checkpoint.every_minutes` starts when the object is made.
   """
 
   def __init__(
@@ -263,6 +262,14 @@ class Saves:
     step: int,
     records: Sequence[Records],
   ):
+    """Starts the clock.
+
+    Args:
+      config: The config of the run, or that of one of the models.
+      checkpoints: The checkpoints into which states are saved.
+      step: The newest saved step; 0 if none is saved.
+      records: The records of the run, or of each of the models.
+    """
     self._config, self._checkpoints, self._records = config, checkpoints, records
     self._saved, self._last_save = step, time.monotonic()
 

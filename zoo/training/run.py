@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -61,15 +62,15 @@ from zoo.training.summary import (
 class NotFiniteError(RunError):
   """The error of a run whose loss, gradient or weights are not finite any more.
 
-  If several models are trained side by side, it is raised when the last finite model is
-  lost.
+  If several models are trained side by side, it is raised when no model is finite any
+  more, and it is about the model that was lost last.
 
   Attributes:
     divergence: The record that a sweep writes into `diverged.json` for this model: the
-      step, its loss and the reason. It is None in an error about several points.
+      step, its loss and the reason.
   """
 
-  def __init__(self, message: str, divergence: Divergence | None = None):
+  def __init__(self, message: str, divergence: Divergence):
     super().__init__(message)
     self.divergence = divergence
 
@@ -138,9 +139,15 @@ def training_run(
   the last step.
 
   The caller drives the loop: training continues only when the caller asks for the next
-  event. The caller may stop early, by `break` or by the method `close` of the iterator.
-  The newest step is then saved, and the same call resumes from it. If there are several
-  processes, all of them must stop at the same step.
+  event. The caller may stop early by closing the iterator. The newest step is then
+  saved, the workdir is free again, and the same call resumes from this step. If there
+  are several processes, all of them must stop at the same step.
+
+  In `for event in zoo.training_run(...)` a `break` closes the iterator, because no
+  variable holds it. If a variable holds it, as after `events = zoo.training_run(...)`,
+  a `break` leaves it open: nothing is saved, and the workdir stays locked. Call
+  `events.close()` then, or put the loop into the block
+  `with contextlib.closing(zoo.training_run(...)) as events:`.
 
   Args:
     config: The config of the run, such as `zoo.default_config` returns.
@@ -190,9 +197,9 @@ def events_of(
     An event for each logged step; the last one has the summary.
   """  # noqa: DOC501 (it raises what `train` and `training_run` list)
   config, workdir = validate_everywhere(config, workdir)
-  training, initial, summary = None, None, None
-  if processes.run_on_main(functools.partial(is_new, workdir)):
-    training, initial = prepare_new(config)
+  new = processes.run_on_main(functools.partial(is_new, workdir))
+  training, initial = prepare_new(config) if new else (None, None)
+  summary = None
   with (
     occupied(workdir, config),
     Interruption() as interruption,
@@ -200,7 +207,9 @@ def events_of(
       workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
     ) as checkpoints,
   ):
-    if training is None:  # The folder has a run.
+    # A folder that is not new has a run, or only the lock or the config of a run that
+    # ended before its first step was saved.
+    if not new:
       summary = processes.run_on_main(
         lambda: finished_run(config, workdir, checkpoints.latest)
       )
@@ -210,6 +219,7 @@ def events_of(
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
       training, initial = prepare(config, resumes)
       processes.run_on_main(lambda: begin(workdir, config))
+    assert training is not None  # It comes from `prepare_new` or from `prepare`.
     step, state = restored(training, checkpoints, initial)
     num_steps, risks, event = config.train.num_steps, None, None
     with (
@@ -442,8 +452,8 @@ def line_of(
   Args:
     metrics: The metrics of the step: scalars on the host.
     risks: What was measured after the step.
-    speed: Steps per second and CPU-ms per step, from `Loop.speed`.
-    wall_time: Seconds since the run began.
+    speed: Steps per second and CPU-ms per step of this launch, from `Loop.speed`.
+    wall_time: Seconds spent on the run, including earlier launches.
 
   Returns:
     The numbers by name. A number that was not measured, or that overflows, is None.
@@ -569,7 +579,7 @@ def divergence_of(
     model=config.model.name,
     num_steps=config.train.num_steps,
     step=step,
-    loss=loss,
+    loss=loss if math.isfinite(loss) else None,
     reason=reason,
   )
 

@@ -224,8 +224,7 @@ def train_step(
     before = optimizer.opt_state, nnx.state(model, nnx.Param)
     nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
   if has_curriculum(config.curriculum):
-    done = optimizer.step[...].astype(jnp.int32)
-    numbers = numbers._replace(stage=stage_at(config.curriculum, done))
+    numbers = numbers._replace(stage=stage_at(config.curriculum, step))
   step_key = jax.random.fold_in(key, step)
   loss, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
   # If the model is an average, the gradients are still those at the trained weights.

@@ -42,6 +42,11 @@ class Summary(TypedDict):
   the risk of one step of gradient descent from the prior mean, with the best step size.
   Both are None unless the task is one that `theory.covers`, and so is `exact_risk`.
 
+  Points of a sweep that are trained side by side share one program. `steps_per_second`,
+  `cpu_ms_per_step`, `flops_per_second`, `peak_memory_bytes` and `wall_time` are those
+  of the whole program, and each of its points repeats them: their sum over the points
+  counts the same work several times.
+
   Attributes:
     model: The name of the model.
     num_params: The number of its weights.
@@ -63,16 +68,21 @@ class Summary(TypedDict):
       metrics has this entry.
     comparison: The comparison with the baselines of the task, as
       `compare_with_baselines` adds it.
-    steps_per_second: Steps per second, without evaluation and saving.
-    cpu_ms_per_step: The CPU time per step of all threads, in ms.
-    flops_per_second: Operations in matrix products per second, of all devices and
-      models of the program.
-    tokens_per_second: The tokens that one model is trained on per second; None for an
-      objective without prompts.
+    steps_per_second: Steps per second of the last launch, without evaluation and
+      saving. A step trains all models of the program.
+    cpu_ms_per_step: The CPU time per step of the last launch, in ms. It counts all
+      threads of this process and everything that they do, such as evaluation and
+      saving.
+    flops_per_second: Operations in matrix products per second of the last launch, of
+      all devices and models of the program.
+    tokens_per_second: The tokens that one model is trained on per second of the last
+      launch; None for an objective without prompts.
     peak_memory_bytes: The peak memory of the fullest device of this process, or of the
       process itself.
     peak_memory_of: What `peak_memory_bytes` is about: `device`, or `process` on a CPU.
-    wall_time: Seconds spent on the run, including earlier launches.
+    wall_time: Seconds spent on the run, with evaluation and saving and without
+      compiling. It includes earlier launches, up to the saved step from which the next
+      one resumed.
     jax_version: The version of JAX.
     device_kind: The kind of the devices.
     num_devices: The number of devices of the mesh.
@@ -140,7 +150,7 @@ def summarise(
     config: The config of the model.
     mesh: The mesh that trained it.
     risks: What was measured after the last step.
-    speed: Steps per second and CPU-ms per step, from `Loop.speed`.
+    speed: Steps per second and CPU-ms per step of this launch, from `Loop.speed`.
     flops: The operations of a step of the program.
     wall_time: Seconds spent on the run.
   """

@@ -107,27 +107,27 @@ def config_of_all(config: Config, points: Sequence[Point]) -> Config:
 
 
 def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
-  """Returns the config of each point.
+  """Returns the config of each point, as `train` would record it.
+
+  The config of a task that reads data has their full path and their content, as
+  `with_full_path` sets them.
 
   Raises:
     UserError: If a config is invalid, if there is no point, or if one is given twice.
   """
-  configs = [with_fields(config, point) for point in points]
-  # The config has the full path of its own file, but not of those of the points.
-  configs = [
-    with_full_path(point_config) if _PATH in point else point_config
-    for point_config, point in zip(configs, points, strict=True)
-  ]
+  unchecked = [with_fields(config, point) for point in points]
+  configs: list[Config] = []
   validated: set[str] = set()
-  for point_config, point in zip(configs, points, strict=True):
+  for point, point_config in zip(points, unchecked, strict=True):
     # `validate` builds the model. Points that differ only in fields which fit any model
     # share this check.
     others = {field: point[field] for field in point if field not in _FIT_ANY_MODEL}
     text = json.dumps(others, default=repr)
     if text in validated:
       check_fields(point_config)
+      configs.append(with_full_path(point_config))
     else:
-      validate(point_config)
+      configs.append(validate(point_config))
       validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')

@@ -10,7 +10,7 @@ from absl import logging
 
 from zoo.config.building import Config
 from zoo.config.sharding import make_mesh
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import RunError, UserError, shown
 from zoo.core.tables import format_seconds
 from zoo.host.files import delete_folder, workdir_path
 from zoo.host.interruption import Interruption, Stopped
@@ -53,7 +53,7 @@ from zoo.training.sweeps.points import Point, config_of_all, validated_configs
 from zoo.training.sweeps.table import Row, rows_of, write_table
 
 
-class LostPointsError(NotFiniteError):
+class LostPointsError(RunError):
   """The error of a sweep in which points have become non-finite.
 
   Attributes:
@@ -186,7 +186,11 @@ def _train_missing(
 ) -> None:
   """Trains the points that have neither a summary nor a record of a divergence.
 
-  Afterwards each point has one of them. It raises Stopped after a signal.
+  Afterwards each point has one of them.
+
+  Raises:
+    KeyboardInterrupt: After Ctrl-C.
+    Stopped: After another signal.
   """
   missing = [
     i
@@ -196,9 +200,13 @@ def _train_missing(
   groups = groups_to_train(missing, configs, folders, workdir)
   start = time.monotonic()
   num_steps = [sum(configs[i].train.num_steps for i in group) for group in groups]
+  _stop_if_asked(interruption)
   for number, group in enumerate(groups, start=1):
     members = [Member(configs[i], folders[i]) for i in group]
     _train_group(members, workdir, f'{number}/{len(groups)}', interruption, hooks)
+    # The signal may have come outside the loop of a run, such as while its model was
+    # compared with baselines.
+    _stop_if_asked(interruption)
     steps_left = sum(num_steps[number:])
     if steps_left:
       seconds_per_step = (time.monotonic() - start) / sum(num_steps[:number])
@@ -222,7 +230,7 @@ def _train_group(
   A point that becomes non-finite has a record of it afterwards.
 
   Raises:
-    Stopped: If a signal has arrived.
+    Stopped: If a signal has ended its training.
   """
   if len(group) > 1:
     # `train_many` raises it if all points diverge, after it has written their records.
@@ -234,9 +242,8 @@ def _train_group(
   try:
     summary = train(config, folder, hooks, compare=True)
   except NotFiniteError as error:
-    if error.divergence is not None:
-      logging.warning('%s: %s', folder.name, error)
-      write_divergence(folder, error.divergence)
+    logging.warning('%s: %s', folder.name, error)
+    write_divergence(folder, error.divergence)
     return
   if summary is None:
     raise Stopped
@@ -281,7 +288,6 @@ def _train_stacked(
         hook.on_end(event)
   if not kept:
     delete_folder(folder_of_all)
-  _stop_if_asked(interruption)
 
 
 def _stop_if_asked(interruption: Interruption) -> None:
