@@ -161,6 +161,13 @@ def test_a_paired_difference_is_that_of_the_paired_t_test():
   assert t_test(first - second) == pytest.approx(wanted.pvalue, rel=1e-12)
 
 
+def test_a_t_test_of_equal_samples_is_undefined():
+  # The mean of three times 0.1 is rounded, so that its deviations are not 0.
+  for equal in [0.1, 0.1], [0.1] * 3, [-2.0] * 5, [0.0], [3.0]:
+    assert math.isnan(t_test(equal))
+  assert t_test([0.0, 0.0]) == 1.0
+
+
 def test_the_error_of_a_ratio_is_that_of_the_delta_method():
   rng = np.random.default_rng(2)
   whole = rng.gamma(4.0, size=31)

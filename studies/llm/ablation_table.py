@@ -76,9 +76,9 @@ def results(
   The table has a row for each cell and readout. A comparison in a row is the mean
   difference of two losses on the same prompts; if it is negative, the loss with the
   guess is lower. Each interval has the level 1 − 0.05/m (Bonferroni), so that all m
-  intervals of a readout hold together with a probability of 95 %. Each `p` is adjusted
-  by Holm's method. A number is None if there are too few answers for it, or if a weight
-  is not determined; with classes no weight is.
+  intervals of a readout hold together with a probability of about 95 %. Each `p` is
+  adjusted by Holm's method. A number is None if there are too few answers for it, or if
+  a weight is not determined; with classes no weight is.
 
   Args:
     cells: The rows of the cells, from `row_of`.

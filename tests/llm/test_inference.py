@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from studies.llm.inference import Weights, weights
-from zoo.measure.statistics import paired_interval, paired_test
+from zoo.measure.statistics import _score_interval, paired_interval, paired_test
 
 
 def columns(rng, n):
@@ -80,27 +80,86 @@ def test_p_values_of_losses_0_and_1():
   assert paired_test(np.ones(3)) == pytest.approx(0.25)
 
 
-def test_intervals_of_losses_0_and_1():
-  """Each end is the share at which as many signs, or more, have half the error rate."""
-  assert paired_interval(np.zeros(4), 0.9) is None
-  assert paired_interval(np.ones(1), 0.9) is None
-  for above, below, equal in (5, 2, 9), (3, 0, 0), (1, 11, 2):
-    differences = np.repeat([1.0, -1.0, 0.0], [above, below, equal])
-    num, bounds = above + below, paired_interval(differences, 0.99)
-    assert bounds is not None
-    low, high = ((end * len(differences) / num + 1) / 2 for end in bounds)
+def signs(above, below, num):
+  """Differences of losses 0 and 1."""
+  return np.repeat([1.0, -1.0, 0.0], [above, below, num - above - below])
 
-    def tail(share, counts, num=num):
-      return sum(
-        math.comb(num, k) * share**k * (1 - share) ** (num - k) for k in counts
-      )
 
-    assert tail(low, range(above, num + 1)) == pytest.approx(0.005)
-    if below:
-      assert tail(high, range(above + 1)) == pytest.approx(0.005)
-    else:
-      assert high == 1
-    # It excludes 0 if the test rejects at the same level.
+def test_ends_of_intervals_of_losses_0_and_1_are_those_of_the_score_test():
+  """The probability of a negative difference is found by search, not by its formula."""
+  quantile = stats.norm.ppf(0.95)
+  for above, below, equal in (5, 2, 9), (3, 0, 4), (1, 11, 2), (0, 1, 43), (6, 6, 0):
+    num = above + below + equal
+    differences = signs(above, below, num)
+    bounds = _score_interval(above, below, num, 0.9)
+    # The interval is extended to 0 if `paired_test` does not reject 0.
+    within = paired_interval(differences, 0.9)
+    assert within is not None
     p = paired_test(differences)
     assert p is not None
-    assert (bounds[0] > 0 or bounds[1] < 0) == (p < 0.01)
+    added = (0.0,) if p > 0.1 else ()
+    assert within == pytest.approx((min(*bounds, *added), max(*bounds, *added)))
+    assert paired_interval(-differences / 4, 0.9) == pytest.approx(
+      (-within[1] / 4, -within[0] / 4)
+    )
+    for mean in bounds:
+
+      def loss(q, mean=mean, counts=(above, below, equal)):
+        rates = q + mean, q, 1 - 2 * q - mean
+        pairs = zip(counts, rates, strict=True)
+        return -sum(count * math.log(max(rate, 1e-300)) for count, rate in pairs)
+
+      found: Any = optimize.minimize_scalar(
+        loss, bounds=(max(0, -mean), (1 - mean) / 2), options={'xatol': 1e-12}
+      )
+      variance = num * (2 * found.x + mean * (1 - mean))
+      score = (above - below - num * mean) / math.sqrt(variance)
+      assert abs(score) == pytest.approx(quantile, rel=1e-3)
+
+
+def test_intervals_of_losses_0_and_1_are_as_published_and_hold_their_mean():
+  # Fagerland, Lydersen and Laake, Statistics in Medicine 33 (2014), have an example of
+  # 21 pairs, of which 1 is positive and 7 are negative.
+  assert _score_interval(1, 7, 21, 0.95) == pytest.approx((-0.517, -0.026), abs=5e-4)
+  assert paired_interval(np.zeros(4), 0.9) is None
+  assert paired_interval(np.ones(1), 0.9) is None
+  # If all signs are the same, the interval ends at 1 or beyond the mean.
+  bounds = paired_interval(np.ones(8), 0.95)
+  assert bounds is not None
+  assert bounds[1] == 1.0
+  assert 0 < bounds[0] < 1
+  bounds = paired_interval(signs(5, 0, 1000), 0.95)
+  assert bounds is not None
+  assert bounds[0] == 0.0  # The p value is 0.0625.
+  assert bounds[1] > 0.01
+  for above, below, num in itertools.product(range(7), range(7), (12, 40)):
+    for confidence in (0.9, 0.999) if above + below else ():
+      differences = signs(above, below, num)
+      bounds, p = paired_interval(differences, confidence), paired_test(differences)
+      assert bounds is not None
+      assert p is not None
+      assert bounds[0] <= differences.mean() <= bounds[1]
+      # It leaves out 0 only if the test rejects at the same level.
+      assert bounds[0] <= 0 <= bounds[1] or p <= 1 - confidence + 1e-12
+
+
+@pytest.mark.parametrize(
+  ('num', 'above', 'below'),
+  [(24, 0.2, 0.05), (100, 0.03, 0.01), (1000, 0.005, 0.0), (1000, 0.005, 0.002)],
+)
+def test_intervals_of_losses_0_and_1_contain_the_mean(num, above, below):
+  """The coverage is a sum over all counts of signs, each with its probability."""
+  covered = 0.0
+  for first in range(num + 1):
+    of_first = stats.binom.pmf(first, num, above)
+    if of_first < 1e-5:
+      continue
+    for second in range(num - first + 1):
+      of_both = of_first * stats.binom.pmf(second, num - first, below / (1 - above))
+      if of_both > 1e-5:
+        bounds = paired_interval(signs(first, second, num), 0.95)
+        # Without any sign there is no interval, which is counted as a miss.
+        hit = bounds is not None and bounds[0] <= above - below <= bounds[1]
+        covered += of_both * hit
+  # Score intervals may have a coverage of about 0.93 at single rates.
+  assert covered > 0.93

@@ -34,7 +34,10 @@ class Estimate(NamedTuple):
 
   Attributes:
     mean: The mean.
-    stderr: The standard error of the mean; NaN for a single sample.
+    stderr: The standard error of the mean; NaN for a single sample. Where an interval
+      is not 1.96 standard errors to each side, as for shares and for few samples, it
+      is `half` divided by 1.96: then it serves for the interval alone, and not for
+      weights or sums of errors.
 
   Example:
     >>> found = Estimate(mean=1.0, stderr=0.5)
@@ -454,9 +457,18 @@ def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
 def t_test(values: ArrayLike | Sequence[float]) -> float:
   """Returns the two-sided p value of Student's test that samples `[n]` have the mean 0.
 
-  For differences this is the paired test. It is NaN for a single sample.
+  For differences this is the paired test. It is NaN for a single sample, and for equal
+  samples other than 0: their variance is unknown, so that no t value is defined. It is
+  1 for two or more samples that are all 0.
+
+  Example:
+    >>> t_test([0.1, 0.1]), t_test([0.0, 0.0])
+    (nan, 1.0)
   """
   values = np.asarray(values, np.float64)
+  # The mean of equal samples may be rounded, which gives them a tiny variance.
+  if values.any() and np.all(values == values.flat[0]):
+    return math.nan
   return _t_p_value(*estimate(values), float(values.size - 1))
 
 
@@ -528,20 +540,82 @@ def paired_test(differences: Float[np.ndarray, ' n']) -> float | None:
 def paired_interval(
   differences: Float[np.ndarray, ' n'], confidence: float
 ) -> tuple[float, float] | None:
-  """Returns the interval of the mean that belongs to `paired_test`.
+  """Returns an interval of the mean of paired differences, for use with `paired_test`.
 
-  For the sign test it is the interval of Clopper and Pearson for the share of positive
-  signs, given the number of differences that are not 0. It is None if all differences
-  are 0, or if there are fewer than two.
+  It is the interval of the t test, unless all differences that are not 0 have one size,
+  as they do for losses 0 and 1. Then it is that size times Tango's score interval for
+  the difference of two paired proportions. If b of the n differences are positive and c
+  are negative, this interval holds every mean δ from −1 to 1 with
+
+      (b − c − nδ)² ≤ z² n (2q + δ(1 − δ)),
+
+  where z is the quantile of the normal distribution at (1 + confidence)/2, and q is the
+  probability of a negative difference at which the likelihood is largest, given δ:
+
+      q = (√(B² + 8ncδ(1 − δ)) − B) / 4n  with  B = (2n − b + c)δ − b − c.
+
+  The interval is extended to 0 if `paired_test` does not reject 0 at the level
+  1 − confidence. So no interval leaves out 0 while the p value is above this level.
+
+  Args:
+    differences: The differences `[n]`.
+    confidence: The confidence of the interval, from 0 to 1.
+
+  Returns:
+    The lower and the upper end. None if all differences are 0, or if there are fewer
+    than two.
+
+  Example:
+    >>> gains = np.repeat([1.0, 0.0], [5, 995])
+    >>> low, high = paired_interval(gains, 0.95)
+    >>> print(f'{gains.mean():.4f} from {low:.4f} to {high:.4f}')
+    0.0050 from 0.0000 to 0.0117
+
+  References:
+    Tango, Statistics in Medicine 17 (1998), 891–908.
   """
   if len(differences) < 2 or not differences.any():
     return None
-  if (signs := _sign_test(differences)) is not None:
-    share = signs.proportion_ci(confidence)
-    scale = float(np.abs(differences).sum()) / len(differences)
-    return scale * (2 * share.low - 1), scale * (2 * share.high - 1)
-  _, low, high = interval(differences, confidence)
-  return low, high
+  if (signs := _sign_test(differences)) is None:
+    _, low, high = interval(differences, confidence)
+    return low, high
+  positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
+  low, high = _score_interval(positive, negative, len(differences), confidence)
+  if signs.pvalue > 1 - confidence:
+    low, high = min(low, 0.0), max(high, 0.0)
+  size = float(np.abs(differences).max())
+  return size * low, size * high
+
+
+def _score_interval(
+  positive: int, negative: int, count: int, confidence: float
+) -> tuple[float, float]:
+  """Returns Tango's score interval for the mean of differences −1, 0 and 1.
+
+  `paired_interval` has the formula.
+  """
+  from scipy import special  # It is slow to import.
+
+  z = float(special.ndtri((1 + confidence) / 2))
+
+  def holds(mean: float) -> bool:
+    linear = (2 * count - positive + negative) * mean - positive - negative
+    constant = 8 * count * negative * mean * (1 - mean)
+    q = (math.sqrt(max(linear**2 + constant, 0.0)) - linear) / (4 * count)
+    variance = count * (2 * q + mean * (1 - mean))
+    return (positive - negative - count * mean) ** 2 <= z**2 * variance
+
+  ends = []
+  for limit in -1.0, 1.0:
+    inside, outside = (positive - negative) / count, limit
+    if holds(limit):
+      inside = limit
+    # Each step halves the distance, at first 2 at most, so that it ends below 1e-15.
+    for _ in range(52):
+      middle = (inside + outside) / 2
+      inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+    ends.append(inside)
+  return ends[0], ends[1]
 
 
 def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:

@@ -21,11 +21,17 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core import registry
-from zoo.core.errors import UserError, check_count, in_one_line
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_number,
+  in_one_line,
+  shown,
+)
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, Estimate
+from zoo.measure.statistics import LEVEL, Estimate, estimate_of_share
 
 # An instrument may return, for a property, a mean with its standard error, a number
 # without error, or None where the property is not defined.
@@ -42,8 +48,8 @@ Truth: TypeAlias = float | tuple[float, float] | None
 # A reading may differ from what is right by this much, since predictions are float32.
 # The number is relative to the reading if that is above 1.
 _ROUNDING = 1e-5
-# The coverage of 95 % intervals is right if it may lie within this range.
-_COVERAGE = 0.90, 0.99
+# The test of a coverage has this level: one half for too few hits, one for too many.
+_COVERAGE_LEVEL = 0.01
 # Untrained models of these architectures are nulls.
 _ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
 
@@ -55,7 +61,8 @@ class Planted(NamedTuple):
     model: The model.
     truth: What is right: a number; the least and the largest number; or None, if there
       must be no reading. For an instrument with several readings it is a dictionary by
-      name, and readings that it does not name are not checked.
+      name, and readings that it does not name are not checked. If it is None, none of
+      the readings may have a value.
 
   Example:
     >>> step = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
@@ -78,10 +85,14 @@ class Checked(NamedTuple):
     name: The name of the reading; empty if the instrument returns a single one.
     reading: What the instrument returned. None means that it returned no reading, which
       is right for a null model and for a planted model whose truth is None. For
-      coverage it is the share of intervals that contain the truth.
-    low: The least value that is right. NaN means that no reading is right.
-    high: The largest value that is right. NaN means that no reading is right.
-    is_right: Whether the reading lies in [low, high], up to its error. For a missing
+      coverage it is the share of intervals that contain the truth, with Wilson's 95 %
+      interval (`estimate_of_share`).
+    low: The least value that is right. NaN means that no reading is right. For coverage
+      it is the least share that is not refused.
+    high: The largest value that is right. NaN means that no reading is right. For
+      coverage it is the largest share that is not refused.
+    is_right: Whether the reading lies in [low, high], up to its error, which must be
+      finite. The share of a coverage must lie in [low, high] itself. For a missing
       reading, whether it is right that there is none.
     reason: Why there is no reading: the message of a UserError.
   """
@@ -126,13 +137,23 @@ def check_instrument(
   planted: Mapping[str, Planted] | None = None,
   without: Collection[str] = (),
   num_draws: int = 0,
+  coverage: float | tuple[float, float] = 0.95,
 ) -> InstrumentCheck:
   """Checks an instrument on models without the property, and on some that have it.
 
-  A reading is right if its 95 % interval contains a right value. The intervals are
-  widened so that all of them together are right with a probability of 95 %
-  (Bonferroni). For a model without the property it is also right to return no reading:
-  None, or a UserError, whose message is the reason.
+  A reading is right if its 95 % interval is finite and contains a right value. The
+  intervals are widened so that all of them together are right with a probability of
+  95 % (Bonferroni). For a model without the property it is also right to return no
+  reading: None, or a UserError, whose message is the reason. At least one of these
+  models must have a reading, since nothing else shows that the instrument works.
+
+  The coverage of intervals is wrong if the number of hits is improbable under the
+  coverage that is claimed: if so few hits, or so many, have a probability below 0.5 %.
+  With 200 draws and a claim of 0.95 the right numbers are 181 to 197. Intervals whose
+  true coverage is 0.95 then fail with a probability of 0.5 %. Intervals that are too
+  narrow fail with 53 %, 92 % and 99 % if their coverage is 0.90, 0.87 and 0.85.
+  Intervals that are too wide fail with 68 % if their coverage is 0.99, and always if it
+  is 1. With fewer than 104 draws this claim has no upper limit.
 
   Args:
     function: The instrument. It takes a model, a task and a seed, and returns a reading
@@ -141,21 +162,27 @@ def check_instrument(
     task: The task from which prompts are drawn.
     null: What is right for models without the property: a number, or the least and the
       largest number, such as `(1, math.inf)`. None means that the quantity has no null,
-      as a loss has none, and that only planted models are read.
+      as a loss has none, and that only planted models are read. An instrument that
+      returns no reading for any model without the property has no null, either: give
+      None, and plant such models with the truth None.
     trained: A trained model from which further nulls are made, see `null_models`. An
       instrument that looks into models needs it, since the other nulls are functions.
     planted: Models that have the property, by name.
     without: Names of null models that do have the property, and are left out.
     num_draws: The number of seeds with which each planted model is read, for the
-      coverage of its intervals. 0 leaves coverage out; 200 distinguish 95 % from less
-      than 90 %.
+      coverage of its intervals. 0 leaves coverage out. A draw without a reading, or
+      with an interval that is not finite, counts as a miss.
+    coverage: The coverage that is claimed for the 95 % intervals: a share, or the least
+      and the largest share, such as `(0.93, 0.95)` for intervals that are known to be
+      a little too narrow.
 
   Returns:
     The readings, each with what is right.
 
   Raises:
     UserError: If a reading is wrong; the message has a table of all that are. Also for
-      an unknown name in `without`.
+      an unknown name in `without`, for a planted truth of a reading that the instrument
+      never returned, and for a `coverage` outside 0 to 1.
 
   Example:
     >>> import math
@@ -172,33 +199,49 @@ def check_instrument(
     []
   """
   num_draws = check_count('num_draws', num_draws, minimum=0)
+  claimed = _claimed(coverage)
+  if isinstance(without, str):
+    raise UserError(f'without is {without!r}; it must be a list of names')
   nulls = {} if null is None else null_models(task, trained)
-  if (
-    unknown := [*without - nulls.keys()]
-    if isinstance(without, set)
-    else [name for name in without if name not in nulls]
-  ):
-    raise UserError(
-      f'without has {unknown[0]!r}; the null models are {", ".join(nulls)}'
-    )
+  for name in without:
+    if name not in nulls:
+      known = ', '.join(nulls) or 'none'
+      raise UserError(f'without has {name!r}; the null models are {known}')
+  planted = planted or {}
+  names: set[str] = set()  # the names of all readings
   rows: list[Checked] = []
   for name, model in nulls.items():
     if name in without:
       continue
     logging.info('check_instrument: %s', name)
     readings, reason = _read(function, model, task, 0)
+    names |= readings.keys()
     for key, reading in (readings or {'': None}).items():
       rows.append(Checked('null', name, key, reading, *_range(null), True, reason))
-  for name, (model, truth) in (planted or {}).items():
+  is_silent = bool(rows) and all(row.reading is None for row in rows)
+  read: dict[str, tuple[dict[str, Estimate | None], str]] = {}
+  for name, (model, _) in planted.items():
     logging.info('check_instrument: %s', name)
-    readings, reason = _read(function, model, task, 0)
-    for key, right in _truths(truth).items():
+    read[name] = _read(function, model, task, 0)
+    names |= read[name][0].keys()
+  for name, (_, truth) in planted.items():
+    readings, reason = read[name]
+    for key, right in _truths(truth, readings).items():
+      if truth is not None and key not in names and (names or not reason):
+        known = shown([known or 'one without a name' for known in sorted(names)])
+        raise UserError(
+          f'the truth of {name!r} is for the reading {key!r}, which the instrument '
+          f'never returned; its readings are {known or "none"}'
+        )
       reading = readings.get(key)
       rows.append(Checked('planted', name, key, reading, *_range(right), True, reason))
   number = sum(row.reading is not None for row in rows)
   rows = [row._replace(is_right=_is_right(row, number)) for row in rows]
-  for name, model in (planted or {}).items():
-    rows += _coverage(function, task, name, model, num_draws)
+  if is_silent:
+    reason = 'no null model has a reading'
+    rows.append(Checked('null', 'all of them', '', None, *_range(null), False, reason))
+  for name, model in planted.items():
+    rows += _coverage(function, task, name, model, num_draws, claimed)
   check = InstrumentCheck(rows)
   if check.failures:
     table = InstrumentCheck(check.failures)
@@ -403,8 +446,26 @@ def _as_estimate(name: str, value: Any) -> Estimate | None:
     ) from error
 
 
-def _truths(truth: Truth | Mapping[str, Truth]) -> Mapping[str, Truth]:
-  return truth if isinstance(truth, Mapping) else {'': truth}
+def _truths(
+  truth: Truth | Mapping[str, Truth], readings: Collection[str]
+) -> Mapping[str, Truth]:
+  """Returns what is right for each name of a reading.
+
+  The truth None is for all `readings`.
+  """
+  if isinstance(truth, Mapping):
+    return truth
+  return {'': truth} if truth is not None else dict.fromkeys(readings or [''])
+
+
+def _claimed(coverage: float | tuple[float, float]) -> tuple[float, float]:
+  ends = coverage if isinstance(coverage, tuple) else (coverage, coverage)
+  checked = [check_number('coverage', end, above=0.0, maximum=1.0) for end in ends]
+  if len(checked) != 2 or checked[0] > checked[1]:
+    raise UserError(
+      f'coverage is {coverage!r}; it must be a share, or the least and the largest'
+    )
+  return checked[0], checked[1]
 
 
 def _range(truth: Truth) -> tuple[float, float]:
@@ -415,7 +476,7 @@ def _range(truth: Truth) -> tuple[float, float]:
 
 
 def _is_right(row: Checked, number: int) -> bool:
-  """Returns whether the interval of a reading contains a right value.
+  """Returns whether the interval of a reading is finite and contains a right value.
 
   The reading is one of `number` readings, by which the interval is widened.
   """
@@ -427,12 +488,21 @@ def _is_right(row: Checked, number: int) -> bool:
     return False
   mean, stderr = row.reading
   width = -float(special.ndtri(LEVEL / (2 * max(number, 1)))) * stderr
-  width += _ROUNDING * max(1.0, abs(mean))
-  return mean - width <= row.high and mean + width >= row.low
+  width += _rounding(mean)
+  return math.isfinite(width) and mean - width <= row.high and mean + width >= row.low
+
+
+def _rounding(mean: float) -> float:
+  return _ROUNDING * max(1.0, abs(mean))
 
 
 def _coverage(
-  function: Instrument, task: Task, name: str, planted: Planted, num_draws: int
+  function: Instrument,
+  task: Task,
+  name: str,
+  planted: Planted,
+  num_draws: int,
+  claimed: tuple[float, float],
 ) -> list[Checked]:
   """Returns, for each reading, how often its 95 % interval contains the truth."""
   from scipy import stats  # It is slow to import.
@@ -441,28 +511,33 @@ def _coverage(
     return []
   logging.info('check_instrument: coverage of %s', name)
   draws = [_read(function, planted.model, task, seed)[0] for seed in range(num_draws)]
+  # Under the least coverage that is claimed, fewer hits than `least` have half of the
+  # level at most. Under the largest coverage, so have more hits than `most`.
+  least = int(stats.binom.ppf(_COVERAGE_LEVEL / 2, num_draws, claimed[0]))
+  most = int(stats.binom.isf(_COVERAGE_LEVEL / 2, num_draws, claimed[1]))
+  ends = least / num_draws, most / num_draws
   rows = []
-  for key, truth in _truths(planted.truth).items():
+  for key, truth in _truths(planted.truth, ()).items():
     if truth is None:
       continue
     readings = [draw.get(key) for draw in draws]
-    estimates = [reading for reading in readings if reading is not None]
-    if all(reading.stderr == 0 for reading in estimates):
-      continue  # No reading has an error, or there is no reading.
-    low, high = _range(truth)
-    hits = sum(
-      reading.mean - reading.half - _ROUNDING <= high
-      and reading.mean + reading.half + _ROUNDING >= low
-      for reading in estimates
-    )
-    interval = stats.binomtest(hits, num_draws).proportion_ci(0.95)
-    share = hits / num_draws
-    stderr = math.sqrt(share * (1 - share) / num_draws)
-    is_right = interval.high >= _COVERAGE[0] and interval.low <= _COVERAGE[1]
+    if all(of is None or of.half <= _rounding(of.mean) for of in readings):
+      continue  # No reading has an error above its rounding, or there is no reading.
+    hits = np.array([of is not None and _contains(of, truth) for of in readings])
+    is_right = bool(least <= hits.sum() <= most)
     rows.append(
-      Checked('coverage', name, key, Estimate(share, stderr), *_COVERAGE, is_right)
+      Checked('coverage', name, key, estimate_of_share(hits), *ends, is_right)
     )
   return rows
+
+
+def _contains(reading: Estimate, truth: Truth) -> bool:
+  """Returns whether the 95 % interval of a reading is finite and contains the truth."""
+  low, high = _range(truth)
+  half = reading.half + _rounding(reading.mean)
+  return (
+    math.isfinite(half) and reading.mean - half <= high and reading.mean + half >= low
+  )
 
 
 def _words_of(row: Checked) -> Sequence[str]:
