@@ -117,6 +117,9 @@ def test_baselines_on_the_host_get_few_prompts_and_missing_ones_are_left_out(
   host: Any = by_name['host']
   assert (host['num_prompts'], host['num_examples']) == (5, [_C])
   assert by_name['zero']['num_prompts'] == 20
+  rows, (title, *_) = table_of(by_name)
+  names = ['model', 'host (on 5 of them)', 'slow (on 6 of them)', 'zero']
+  assert (title, [row[0] for row in rows]) == ('on the same 20 prompts', names)
   # It predicts 0, on the first of the same prompts.
   losses = sample_losses({'model': _model(), 'zero': Zero()}, task, 20, lengths=[_C])
   assert_close(host['mean'], losses['zero'][:5].mean(0), 1e-6)

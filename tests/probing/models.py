@@ -68,6 +68,18 @@ def tasks():
   ]
 
 
+def table(folder) -> Any:
+  """A task of a file with 40 rows, of which 8 are held out.
+
+  The first feature is the number of the row.
+  """
+  noise = np.random.default_rng(0).normal(size=(40, 2))
+  x = np.column_stack([np.arange(40), noise])
+  np.savez(folder / 'table.npz', x=x, y=noise.sum(axis=1))
+  path = str(folder / 'table.npz')
+  return zoo.create_task('arrays', path=path, context_length=4, standardise='nothing')
+
+
 def assert_within(estimate, exact):
   """The exact value is within four standard errors: one in 16,000 draws is not."""
   assert abs(estimate.mean - exact) <= 4 * estimate.stderr, (estimate, exact)

@@ -63,6 +63,9 @@ def test_a_metric_that_is_linear_in_the_site_has_the_shares_of_patching(method, 
   exact, linear = tables
   assert len(exact.rows) == (3 * 2 + 3 if apart else 2)
   assert linear.gap == pytest.approx(exact.gap, rel=1e-5)
+  said = f'approximated by method={method!r}; ± is the error over prompts alone'
+  assert str(linear).startswith(said)
+  assert str(exact).startswith('gap ')
   for row, expected in zip(linear.rows, exact.rows, strict=True):
     assert row[:3] == expected[:3]
     # Shares are sums of some 40 differences in float32, which may cancel.

@@ -11,7 +11,7 @@ import zoo
 from tests.settings import isotropic
 from zoo.estimators.baselines import Zero
 from zoo.probing import strategies
-from zoo.probing.context import effects_by_length
+from zoo.probing.context import _over_equal_queries, effects_by_length
 
 _D, _C = 3, 4
 
@@ -42,6 +42,15 @@ def test_the_effect_on_numbers_is_the_variance_for_one_query():
   mean, stderr = _effects(isotropic(_D, _C, noise_std=0.5), predict)
   assert mean[0] == 0
   assert np.all(np.abs(mean - (_D + 0.25) * _D)[1:] < 4 * stderr[1:])
+
+
+def test_a_query_that_occurs_once_has_the_mean_effect_of_the_others():
+  own = np.array([[1.0], [3.0], *[[2.0]] * 14, [100.0]])
+  queries = np.array([[0.0]] * 16 + [[1.0]])
+  found = _over_equal_queries(own, queries, isotropic(_D, _C))
+  assert found is not None
+  assert found[:16].mean() == pytest.approx(own[:16].var(ddof=1))
+  assert found[16] == found[:16].mean()
 
 
 @pytest.mark.parametrize('name', ['urns', 'gaussian_clusters'])

@@ -16,7 +16,7 @@ from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
 from zoo.probing import Tap
-from zoo.probing.inside.head_scores import _share
+from zoo.probing.inside.head_scores import _about_means, _share
 
 # Shares are None only where a test says so.
 effects: Any = probing.effects
@@ -103,6 +103,17 @@ def test_a_guess_does_not_count_as_a_label(layout):
   for score in scores:
     expected = np.corrcoef(added[:, score.head], seen[:, score.head])[0, 1]
     assert score.label_correlation == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_constant_that_favours_frequent_classes_has_no_label_correlation():
+  generator = np.random.default_rng(0)
+  n, offset = 4096, np.array([3.0, 1.0, 0.0])
+  seen = generator.multinomial(1, [0.7, 0.2, 0.1], n).astype(float)
+  added = offset + 0.1 * generator.normal(size=(n, 3))
+  pooled = np.corrcoef(added.ravel(), seen.ravel())[0, 1]
+  assert pooled > 0.5
+  found = np.corrcoef(_about_means(added), _about_means(seen))[0, 1]
+  assert abs(found) < 4 / n**0.5
 
 
 def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
@@ -233,7 +244,8 @@ def _with_next(values):
 def test_shares_and_their_errors_are_those_of_numpy():
   task = isotropic(2, 3)
   clean, corrupt = _pair()
-  loss_clean, loss_corrupt, paired, rows = effects(_Sum(), task, clean, corrupt)
+  table = effects(_Sum(), task, clean, corrupt)
+  loss_clean, loss_corrupt, paired, rows = table[:4]
   x, other, y = (
     np.asarray(a, np.float64) for a in (clean.x_query, corrupt.x_query, clean.y_query)
   )

@@ -100,15 +100,25 @@ def test_linear_attention_has_that_of_its_token(name, kind):
   np.testing.assert_allclose(guess.prediction.weights, start, atol=1e-5)
 
 
-def test_a_model_without_a_guess_has_a_prediction():
-  class Constant(nnx.Module):
-    def __call__(self, prompt):
-      return jnp.full(len(prompt.x_query), 3.0)
+class Constant(nnx.Module):
+  def __call__(self, prompt):
+    return jnp.full(len(prompt.x_query), 3.0)
 
+
+def test_a_model_without_a_guess_has_a_prediction():
   guess = learned_guess(Constant(), _TASK, 64)
   assert guess.kind is None
   assert guess.token is None
   assert float(guess.prediction.bias) == pytest.approx(3)
-  assert guess.prediction.r_squared == 1  # nothing varies
+  assert guess.prediction.r_squared is not None
+  assert np.isnan(guess.prediction.r_squared)  # nothing varies that could be explained
   with refuses('GradientDescent has no guess'):
     learned_guess(zoo.estimators.gradient_descent(_TASK), _TASK)
+
+
+def test_fewer_queries_than_twice_the_parameters_of_each_fit_are_refused():
+  task = isotropic(20, 4)
+  with refuses('num_prompts is 16; it must be an integer ≥ 84'):
+    learned_guess(Constant(), task, num_prompts=16)
+  weights = learned_guess(Constant(), task, num_prompts=84).prediction.weights
+  np.testing.assert_allclose(weights, 0, atol=1e-6)

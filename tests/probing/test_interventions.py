@@ -11,12 +11,13 @@ from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
+from tests.probing.models import table
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.measure.statistics import Estimate
 from zoo.probing import Effect, Effects, Rows
-from zoo.probing.report import intervention_report
-from zoo.probing.report.intervention_pictures import plot_effects
+from zoo.probing.report import intervention_report, interventions
+from zoo.probing.report.intervention_pictures import CAPTIONS, plot_effects
 from zoo.probing.report.intervention_report import Interventions
 from zoo.probing.report.interventions import PARTS, _corrupt, sentence
 from zoo.reports.style import AMOUNTS, SIGNED
@@ -122,6 +123,26 @@ def test_corrupt_prompts_keep_the_inputs_where_there_are_other_labels_for_them()
       return zoo.tasks.TaskPool(2, 3).sample_one(key)
 
   assert _corrupt(Own(), Own().sample(jax.random.key(0), 2), jax.random.key(1)) is None
+
+
+def test_prompts_are_held_out(tmp_path, monkeypatch):
+  task, seen = table(tmp_path), []
+
+  def what_matters(model, task, clean, corrupt):
+    del model, task
+    seen.extend(np.ravel(prompt.features[..., 0]) for prompt in (clean, corrupt))
+
+  monkeypatch.setattr(interventions, '_what_matters', what_matters)
+  model = drawn(lambda: zoo.models.YqLSA(3, rngs=nnx.Rngs(0)), dtype='float32')
+  interventions.measure(model, task, 'what_matters', num_prompts=8)
+  assert len(seen) == 2
+  assert set(np.concatenate(seen)) <= set(task.held_out().x[:, 0])
+
+
+def test_a_caption_says_what_corrupt_prompts_are():
+  said = CAPTIONS['what_matters']
+  assert 'the labels of a newly drawn function' in said
+  assert 'the query of the clean prompts, and newly drawn examples' in said
 
 
 def test_colours_begin_at_0_unless_a_share_is_negative():

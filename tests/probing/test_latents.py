@@ -9,6 +9,7 @@ from flax import nnx
 import zoo
 from tests import oracle
 from tests.compare import refuses
+from tests.probing.models import table
 from tests.settings import isotropic
 from zoo.probing import Tap, latent_targets, probe_latents
 
@@ -111,3 +112,14 @@ def test_targets_of_ones_own():
   assert (score.site, score.target) == ('other', 'y')
   with refuses("unknown site 'sums'"):
     probe_latents(model, _TASK, own, ['sums'])
+
+
+def test_prompts_are_held_out(tmp_path):
+  task, seen = table(tmp_path), []
+
+  def label(prompt):
+    seen.append(np.ravel(prompt.features[..., 0]))
+    return prompt.y_query
+
+  probe_latents(_Correlations(), task, {'label': label}, ['other'], num_prompts=16)
+  assert set(np.concatenate(seen)) <= set(task.held_out().x[:, 0])

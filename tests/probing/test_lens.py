@@ -92,5 +92,8 @@ def test_a_model_without_layers_and_too_few_prompts_are_refused():
   model = zoo.create_model('yq_lsa', num_features=_D, rngs=nnx.Rngs(0))
   with refuses('YqLSA has no layers to read'):
     lens(model, isotropic(_D, _C))
+  # Tokens have d + 1 = 4 entries, so that a linear map has 5 parameters.
+  with refuses('num_prompts is 9; it must be an integer ≥ 10'):
+    lens(_descent(1, 0.1), isotropic(_D, _C), num_prompts=9)
   with refuses('num_prompts is 1'):
     lens(_descent(1, 0.1), isotropic(_D, _C), num_prompts=1)

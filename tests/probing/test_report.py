@@ -29,7 +29,12 @@ from zoo.probing.report.pictures import (
   plot_attention,
   plot_attention_on,
 )
-from zoo.probing.report.verdicts import judge, judge_by_samples, name_nearest
+from zoo.probing.report.verdicts import (
+  UNEXPLAINED,
+  judge,
+  judge_by_samples,
+  name_nearest,
+)
 from zoo.reports.style import drawing_of
 from zoo.theory import constructions
 
@@ -82,6 +87,23 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   blind = implicit_algorithm(zoo.estimators.prior_mean(task), task)
   assert judge(blind, task) == (False, 'No: it ignores its context.')
   assert name_nearest(blind, None, {}) == ''
+
+
+def test_a_step_without_labels_is_no_step_of_gradient_descent():
+  """Of `w − η S w` with large w, which is near the step that also reads labels."""
+  d, eta = 5, 0.5
+  task, start = isotropic(d, 10), np.full(d, 20.0)
+  update = np.zeros((d, d + 1, d + 1))
+  for i in range(d):
+    update[i, i, :d] -= eta * start / 2
+    update[i, :d, i] -= eta * start / 2
+  rule = zoo.LearningRule(start, update, np.zeros(()), np.zeros((d + 1, d + 1)))
+  algorithm = implicit_algorithm(rule, task)
+  assert algorithm.nearest_gd.unexplained is not None
+  assert algorithm.nearest_gd.unexplained < UNEXPLAINED
+  said = 'No: its step matrix is 0, so no step follows the labels.'
+  assert judge(algorithm, task) == (False, said)
+  assert name_nearest(algorithm, None, {}) == ''
 
 
 @pytest.mark.slow

@@ -304,16 +304,21 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
   """Returns the rows and the header of a table of the losses at the query.
 
   Labels that are classes have a column for the accuracy. Models with a distribution of
-  numbers have a column for the negative log likelihood.
+  numbers have a column for the negative log likelihood. A baseline that was measured on
+  fewer prompts than the model has their number beside its name.
   """
   has_classes = any(
     measured.get('accuracy') is not None for measured in comparison.values()
   )
   has_nll = any(measured.get('nll') is not None for measured in comparison.values())
   rows = []
+  num_prompts = comparison[MODEL]['num_prompts']
   for name, measured in comparison.items():
+    shown = 'bayes, the least possible' if name == 'bayes' else name
+    if measured['num_prompts'] < num_prompts:
+      shown += f' (on {measured["num_prompts"]} of them)'
     row = [
-      'bayes, the least possible' if name == 'bayes' else name,
+      shown,
       format_estimate(measured['mean'][-1], measured['standard_error'][-1]),
       format_estimate(measured['median'][-1]),
     ]
@@ -326,7 +331,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
     if name != MODEL:
       gap = format_estimate(measured['difference'], measured['difference_stderr'])
     rows.append([*row, gap, format_exact(measured['exact'])])
-  title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
+  title = f'on the same {num_prompts} prompts'
   columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes]
   columns += [*['nll ± 95 %, nats'] * has_nll, 'model − this']
   return rows, [title, *columns, 'exact']

@@ -26,12 +26,13 @@ from zoo.measure.statistics import Estimate, estimate, ratio
 
 # Shares of float32 predictions that differ by less count as equal.
 SHARE_ROUNDING = 1e-8
-# So many prompts with the same query are enough for the mean prediction of the query.
+# The mean prediction of a query is taken over prompts with the same query, if there are
+# at least this many of them for each query, in the mean.
 _LEAST_GROUP = 8
-# If predictions are probabilities, a query gets at most so many contexts.
+# If predictions are probabilities, a query gets at most this many contexts.
 _MOST_CONTEXTS = 32
 # Such a function takes a prompt and a number of examples, and returns the means, or
-# probabilities, that are predicted after so many examples.
+# probabilities, that are predicted after this number of examples.
 Predict = Callable[[Prompt, int], Float[np.ndarray, 'p k']]
 
 
@@ -146,7 +147,8 @@ def _over_equal_queries(
 ) -> Float[np.ndarray, ' p'] | None:
   """Returns the effects over prompts with the same query.
 
-  None if there are too few prompts for each query.
+  None if there are too few prompts for each query. A query that occurs once has no
+  other context; its effect is taken to be the mean of all others.
   """
   _, first, group, counts = np.unique(
     queries, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -161,7 +163,10 @@ def _over_equal_queries(
   # Without the factor, a variance about the mean of n contexts is too small by 1/n.
   factor = counts / np.maximum(counts - 1, 1)
   is_numbers = task.label_kind == 'numbers'
-  return factor[group] * distances(own[None], mean[group][None], is_numbers)[0]
+  effects = factor[group] * distances(own[None], mean[group][None], is_numbers)[0]
+  is_alone = counts[group] == 1
+  effects[is_alone] = effects[~is_alone].mean()
+  return effects
 
 
 def _over_drawn_contexts(
@@ -177,7 +182,8 @@ def _over_drawn_contexts(
   If predictions are numbers, one other context is enough. If they are probabilities,
   the number of contexts doubles until this changes the mean effect by less than its
   standard error. The bias falls at least as fast as 1/n, so that what remains of it is
-  then also below the standard error.
+  then also below the standard error. A warning says if the largest number of contexts
+  was not enough for this.
   """
   c = task.context_length
 
@@ -200,7 +206,18 @@ def _over_drawn_contexts(
     effects = _over_contexts(predictions)
     found = estimate(effects)
     is_close = abs(found.mean - before.mean()) <= found.stderr
-    if is_close or len(predictions) >= _MOST_CONTEXTS:
+    if is_close:
+      return effects
+    if len(predictions) >= _MOST_CONTEXTS:
+      logging.log_first_n(
+        logging.WARNING,
+        'the effect of the context still changes by %.2g with %d contexts, which is '
+        'more than its standard error, %.2g',
+        1,
+        abs(found.mean - before.mean()),
+        len(predictions),
+        found.stderr,
+      )
       return effects
     before = effects
 

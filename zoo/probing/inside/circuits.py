@@ -1,11 +1,10 @@
-"""Circuits: the few edges between heads and networks that carry what is learned."""
+"""Circuits: few edges between heads and networks that recover most of a gap."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import heapq
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from zoo.measure.statistics import (
   above_zero,
   difference,
   estimate,
+  one_more,
   plus_minus,
   ratio,
   ratios,
@@ -102,13 +102,20 @@ class CurvePoint(NamedTuple):
   Attributes:
     num_edges: The number of edges, n.
     recovered: The share of the gap that the first n edges recover.
-    random: The mean share that random sets of n edges recover. A random set grows from
-      the readout, as the circuit does, and takes the edges in a random order.
+    random: The mean share that ten random sets of n edges recover. Its `half` is half
+      of the interval that contains the share of one more random set on the same prompts
+      with a probability of 95 %, if these shares are normal (see
+      `zoo.measure.statistics.one_more`). A random set grows from the readout, as the
+      circuit does, and takes the edges in a random order.
+    largest_random: The largest share of the ten random sets, with its error over
+      prompts. If the first n edges were a random set, too, they would be above all ten
+      with a probability of 1/11.
   """
 
   num_edges: int
   recovered: Estimate
   random: Estimate
+  largest_random: Estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +131,10 @@ class Circuit(Tabular):
     edges: All edges, in the order in which the set of edges grows.
     curve: The share that the first n edges recover, for several n from 1 on.
     recovered: The share of the gap that the circuit recovers.
-    random: The mean share that random sets of as many edges recover.
+    random: The mean share that ten random sets of as many edges recover. Its `half` is
+      that of predicting one more random set, as in `CurvePoint`.
+    largest_random: The largest share of the ten random sets. A circuit is better than
+      random sets of its size if it recovers more than this.
     without: The share that all other edges recover without the circuit.
     clean: The loss in the clean prompts.
     corrupt: The loss in the corrupt prompts.
@@ -135,6 +145,7 @@ class Circuit(Tabular):
   curve: list[CurvePoint]
   recovered: Estimate
   random: Estimate
+  largest_random: Estimate
   without: Estimate
   clean: Estimate
   corrupt: Estimate
@@ -164,7 +175,8 @@ class Circuit(Tabular):
     kept = self.kept
     said = (
       f'{len(kept)} of {len(self.edges)} edges recover {plus_minus(self.recovered)} of '
-      f'the gap; as many random edges {plus_minus(self.random)}, all others without '
+      f'the gap; as many random edges {plus_minus(self.random)}, at most '
+      f'{plus_minus(self.largest_random)} in {_NUM_RANDOM} sets; all others without '
       f'these {plus_minus(self.without)}.'
     )
     rows = [
@@ -182,7 +194,7 @@ def circuit(
   num_prompts: int = 256,
   seed: int = 0,
 ) -> Circuit:
-  """Finds a small set of edges that keeps 90 % of what a model has learned.
+  """Finds few edges that recover 90 % of the gap between corrupt and clean loss.
 
   The search is greedy, so that there may be a smaller set. The model is a graph. The
   embedded tokens, heads and networks add to the residual stream; the queries, keys and
@@ -203,9 +215,13 @@ def circuit(
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
     recovers to the first order.
-  - Null: what random sets of as many edges recover, grown from the readout in random
-    order; the result has it for every size of the curve. The empty set recovers 0, and
-    the set of all edges recovers 1.
+  - Null: what ten random sets of as many edges recover, grown from the readout in
+    random order; the result has it for every size of the curve. The empty set recovers
+    0, and the set of all edges recovers 1. A prediction that ignores the context does
+    not recover 0: the empty set predicts from wrong labels, which costs more than no
+    labels. With squared loss and the labels y' of another function of the same inputs,
+    E L(corrupt) is E (y − y')² = 2 Var y for a model whose clean loss is near 0. The
+    mean label costs Var y, so that it recovers about one half.
   - Counterfactual: `task.redraw`, with `keep`. An edge that carries the same value in
     clean and corrupt prompts belongs to no circuit. With `keep='inputs'` these are the
     edges whose values depend on features and positions alone.
@@ -214,7 +230,8 @@ def circuit(
   Args:
     model: A model with taps of the kinds `stream`, `query`, `key`, `value`, `heads` and
       `added`, such as a transformer with softmax or linear attention and without loops.
-    task: The task, whose loss L is taken at the queries of its clean prompts.
+    task: The task, whose loss L is taken at the queries of its clean prompts. All
+      prompts are those that it holds out.
     keep: What the corrupt prompts have in common with the clean ones: 'inputs' or
       'query' (as in `task.redraw`), or None for nothing.
     num_prompts: The number of pairs of prompts on which the circuit is chosen, at least
@@ -250,11 +267,11 @@ def circuit(
   )
   graph = graph_of(model, choosing[0])
   runner = _Runner(model, task, graph)
-  before, after = runner.checked_ends(*choosing)
-  scores = runner.scores(*choosing, gap=after - before)
+  clean_loss, corrupt_loss = runner.checked_ends(*choosing)
+  scores = runner.scores(*choosing, gap=corrupt_loss - clean_loss)
   sizes = np.array([score.mean for score in scores])
   order = _grown(graph, np.abs(sizes))
-  kept = _smallest(runner, choosing, order, before, after)
+  kept = _smallest(runner, choosing, order, clean_loss, corrupt_loss)
   return _judged(runner, judging, scores, order, kept, seed)
 
 
@@ -262,15 +279,16 @@ def _smallest(
   runner: _Runner,
   choosing: tuple[Prompt, Prompt],
   order: Int[np.ndarray, ' e'],
-  before: Float[np.ndarray, ' b'],
-  after: Float[np.ndarray, ' b'],
+  clean_loss: Float[np.ndarray, ' b'],
+  corrupt_loss: Float[np.ndarray, ' b'],
 ) -> int:
   """Returns the smallest number of the first edges that recover enough."""
   for start in range(1, len(order) + 1, _AT_ONCE):
     counts = range(start, min(start + _AT_ONCE, len(order) + 1))
     losses = runner.losses(*choosing, [order[:count] for count in counts])
     for count, of_set in zip(counts, losses, strict=True):
-      if ratio(after - of_set, after - before).mean >= _KEPT_SHARE:
+      share = ratio(corrupt_loss - of_set, corrupt_loss - clean_loss)
+      if share.mean >= _KEPT_SHARE:
         return count
   return len(order)
 
@@ -284,7 +302,8 @@ def _judged(
   seed: int,
 ) -> Circuit:
   """Returns what the circuit, the rest and random sets recover, on new prompts."""
-  before, after = runner.checked_ends(*judging)
+  clean_loss, corrupt_loss = runner.checked_ends(*judging)
+  gap = corrupt_loss - clean_loss
   edges = runner.graph.edges
   generator = np.random.default_rng(seed)
   orders = [
@@ -300,8 +319,8 @@ def _judged(
   curve = [
     CurvePoint(
       count,
-      ratio(after - losses_of_set, after - before),
-      _of_random(after - losses_of_sets, after - before),
+      ratio(corrupt_loss - losses_of_set, gap),
+      *_of_random(corrupt_loss - losses_of_sets, gap),
     )
     for count, losses_of_set, losses_of_sets in zip(counts, own, of_random, strict=True)
   ]
@@ -314,17 +333,19 @@ def _judged(
     curve=curve,
     recovered=point.recovered,
     random=point.random,
-    without=ratio(after - without, after - before),
-    clean=estimate(before),
-    corrupt=estimate(after),
-    gap=difference(after, before),
+    largest_random=point.largest_random,
+    without=ratio(corrupt_loss - without, gap),
+    clean=estimate(clean_loss),
+    corrupt=estimate(corrupt_loss),
+    gap=estimate(gap),
   )
 
 
 def _pair(
   task: Task, keep: str | None, num_prompts: int, key: Array
 ) -> tuple[Prompt, Prompt]:
-  """Returns clean and corrupt prompts."""
+  """Returns clean and corrupt prompts, which the task holds out."""
+  task = task.held_out()
   clean_key, corrupt_key = jax.random.split(key)
   clean = task.sample(clean_key, num_prompts)
   if keep is None:
@@ -381,14 +402,14 @@ class _Runner:
         'queries, keys and values, as by gates or decays; a circuit needs softmax, '
         'ReLU or linear attention'
       )
-    before, after = losses[0], losses[1]
-    gap = difference(after, before)
+    clean_loss, corrupt_loss = losses[0], losses[1]
+    gap = difference(corrupt_loss, clean_loss)
     if not all(above_zero([gap])):
       raise UserError(
         f'corrupt prompts do not raise the loss of {name}: by {gap.mean:.3g} ± '
         f'{gap.half:.3g}; there is no gap to recover'
       )
-    return before, after
+    return clean_loss, corrupt_loss
 
   def scores(
     self, clean: Prompt, corrupt: Prompt, gap: Float[np.ndarray, ' b']
@@ -542,8 +563,8 @@ def _sizes(num_edges: int) -> list[int]:
 
 def _of_random(
   parts: Float[np.ndarray, 's b'], gap: Float[np.ndarray, ' b']
-) -> Estimate:
-  """Returns the mean share of several sets, with its error over prompts and sets."""
-  mean, over_prompts = ratio(parts.mean(axis=0), gap)
-  over_sets = estimate(parts.mean(axis=1) / gap.mean()).stderr
-  return Estimate(mean, math.hypot(over_prompts, over_sets))
+) -> tuple[Estimate, Estimate]:
+  """Returns what one more random set would recover, and the largest share of these."""
+  shares, stderrs = ratios(parts.T, gap)
+  largest = int(np.argmax(shares))
+  return one_more(shares), Estimate(float(shares[largest]), float(stderrs[largest]))

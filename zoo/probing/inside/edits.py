@@ -516,7 +516,7 @@ def _unreached(
   return [
     site
     for site, prediction in zip(edits, changed, strict=True)
-    if np.array_equal(prediction, without)  # NaN is not equal to itself
+    if np.array_equal(prediction, without)  # NaN is not equal to itself.
   ]
 
 
@@ -533,7 +533,7 @@ class _Noisy(Edit):
     changed = self.edit.change(value)
     index = self.edit.index if isinstance(self.edit, Set) else ...
     if not hasattr(changed, 'shape') or changed.shape != value.shape:
-      return changed  # the caller refuses it
+      return changed  # The caller refuses it.
     if jnp.issubdtype(changed.dtype, jnp.inexact):
       noise = changed.at[index].set(jnp.nan)
     elif changed.dtype == bool:

@@ -85,6 +85,7 @@ class _Effects(NamedTuple):
   corrupt: Estimate
   gap: Estimate
   rows: Rows[Effect]
+  method: str = 'patch'
 
 
 class Effects(_Effects, Tabular):
@@ -99,10 +100,19 @@ class Effects(_Effects, Tabular):
     corrupt: The loss in the corrupt prompts.
     gap: The corrupt loss minus the clean loss, prompt by prompt.
     rows: The effects by site, head and token.
+    method: How they were found, the argument of `effects`. With a method other than
+      'patch' they are approximations, whose error the standard errors do not contain.
   """
 
   def __str__(self) -> str:
-    said = f'gap {self.gap.mean:.4g} ± {self.gap.half:.2g}: the loss of corrupt prompts'
+    said = ''
+    if self.method != 'patch':
+      said = (
+        f'approximated by method={self.method!r}; ± is the error over prompts alone\n'
+      )
+    said += (
+      f'gap {self.gap.mean:.4g} ± {self.gap.half:.2g}: the loss of corrupt prompts'
+    )
     said += f' is {self.corrupt.mean:.4g}, and that of clean ones {self.clean.mean:.4g}'
     return f'{said}\n{self.rows}'
 
@@ -126,6 +136,12 @@ def effects(
   gap between corrupt and clean loss, so that sites can be compared. All replacements
   run as one compiled program. In a looped model a value is replaced by the value of the
   same iteration.
+
+  The columns have different scales, so compare numbers of one column. For a value that
+  carries the whole answer, `recovered` is 1, and `resample` is about 1, since the value
+  of another prompt is as wrong as a corrupt prompt. A mean is less wrong: with the
+  squared error, and corrupt prompts with the labels of another function, `mean` is
+  about 1/2.
 
   - Quantity: `recovered` is (E L(corrupt) − E L(corrupt; v ← clean v)) / gap; `zero`,
     `mean` and `resample` are (E L(clean; v ← v') − E L(clean)) / gap, where v' is 0,
@@ -214,9 +230,10 @@ def effects(
     )
   site_kinds = {site: taps[site].kind for site in shapes}
   empty = _why_no_rows(model, has_taps=bool(taps), sites=sites)
-  return _table(
+  table = _table(
     clean_loss, corrupt_loss, losses, selections, [*axes], site_kinds, empty
   )
+  return table._replace(method=method)
 
 
 def _why_no_rows(model: Predictor, has_taps: bool, sites: Sequence[str] | None) -> str:

@@ -61,10 +61,15 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
     queries that have an earlier same token. The attention of a recurrent mixer is the
     map that it computes. `label_correlation` is corr(f_h, Σ_i A_qi y_i) over prompts
     and outputs, where f_h is the direct contribution of the head to the prediction
-    (`attribution`), q is the query, and the sum is over tokens that hold a label.
+    (`attribution`), q is the query, and the sum is over tokens that hold a label. Both
+    are taken relative to their means over prompts, output by output, so that a constant
+    that favours frequent classes does not count.
   - Null: uniform causal attention over n tokens has the previous-token score
-    (1/n) Σ_{i=2}^n 1/i. A head that adds nothing that depends on labels has no label
-    correlation beyond chance, 1/√(prompts).
+    (1/n) Σ_{i=2}^n 1/i. For scores of duplicates and induction, compare with an
+    untrained model. With one output, the label correlation of a head whose contribution
+    is independent of the labels lies within ±2/√(prompts) in 95 % of draws. If labels
+    can be guessed from features, as with a prior mean, a head that reads features alone
+    correlates with them, too.
   - Counterfactual: none; scores describe one forward pass, and are no evidence of what
     a head does. See `effects`.
   - Denominator: the absolute attention of the queries that are asked.
@@ -151,13 +156,21 @@ def _label_correlations(
     attended = np.asarray(attention[:, :, -1], np.float64) @ labels
     parts = np.asarray(added[site], np.float64).reshape(attended.shape)
     for head in range(attended.shape[1]):
-      added_by, seen = parts[:, head].ravel(), attended[:, head].ravel()
+      added_by = _about_means(parts[:, head])
+      seen = _about_means(attended[:, head])
       if added_by.std() > 0 and seen.std() > 0:
         correlations[layer, head] = float(np.corrcoef(added_by, seen)[0, 1])
       else:
         what = 'attended labels' if added_by.std() > 0 else 'contributions of the head'
         correlations[layer, head] = f'the {what} do not vary'
   return correlations
+
+
+def _about_means(values: Float[np.ndarray, 'b k']) -> Float[np.ndarray, ' bk']:
+  """Returns the differences from the mean over prompts of each output, in one axis."""
+  # Equal values have the difference 0, which the rounding of a mean could change.
+  differences = values - values[0]
+  return (differences - differences.mean(axis=0)).ravel()
 
 
 def _holds_label(layout: str, n: int) -> Bool[np.ndarray, ' n']:

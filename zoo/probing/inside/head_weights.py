@@ -35,7 +35,9 @@ def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
   a key that has the same position as the query.
 
   - Quantity: a function of the weights; there is no expectation.
-  - Null: 0, for a head that attends alike to all tokens.
+  - Null: 0, for a head without weights. M = 0 means that the head attends alike to all
+    tokens; the reverse does not hold, since a score that depends on the query alone
+    gives all keys the same attention.
   - Counterfactual: none.
 
   Args:

@@ -100,7 +100,7 @@ def probe_latents(
 
   Args:
     model: A model with taps.
-    task: The task from which the prompts are drawn.
+    task: The task from which the prompts are drawn, those that it holds out.
     targets: Functions of prompts, by name, that return a number or an array for each
       prompt. None means those of `latent_targets`.
     sites: The sites to probe. None means all of them, except those whose values are
@@ -137,6 +137,7 @@ def probe_latents(
   check_count('num_prompts', num_prompts, minimum=8)
   chosen = wanted_sites(model, sites)
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
+  task = task.held_out()
   prompt = task.sample(jax.random.key(seed), num_prompts, latents=True)
   wanted = latent_targets(task, prompt) if targets is None else targets
   if not wanted:

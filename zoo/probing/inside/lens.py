@@ -71,14 +71,17 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   that the readout ignores.
 
   - Quantity: E ℓ(f_l, y) for the predictions f_l read after layer l, over prompts.
-  - Null: the loss of the prediction without examples, for a model without context.
+  - Null: for a model that ignores its context, the loss of the layer's own prediction
+    from the query alone. This loss may differ from layer to layer.
 
   Args:
     model: A model whose layers can be read (`zoo.core.protocols.Layered`), such as
       `transformer` and `deep_lsa`.
     task: The task whose prompts and loss are used.
-    num_prompts: The number of prompts on which losses are measured, at least 2. The
-      fits use as many others.
+    num_prompts: The number of prompts on which losses are measured. The fits use as
+      many others. A linear map of tokens with w entries has w + 1 parameters, and needs
+      twice as many prompts, so that the least number is 2 (w + 1). If the loss of the
+      task is not the squared error, nothing is fitted, and the least number is 2.
     seed: The seed of the prompts.
 
   Returns:
@@ -86,12 +89,12 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
 
   Raises:
     UserError: If the model has no methods `layer_tokens` and `read`, or is not an NNX
-      module; if `num_prompts` is below 2.
+      module; if there are too few prompts.
 
   Example:
-    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-    >>> losses = zoo.probing.lens(model, task, num_prompts=8)
+    >>> losses = zoo.probing.lens(model, task, num_prompts=18)
     >>> losses.own.mean.shape  # before the layer and after it
     (2,)
 
@@ -112,6 +115,9 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
     ),
     batches,
   )
+  if squared:
+    num_parameters = tokens.shape[-1] + 1
+    check_count('num_prompts', num_prompts, minimum=2 * num_parameters)
   own = _curve(losses[:num_prompts].astype(np.float64))
   if not squared:
     return Lens(own, None)

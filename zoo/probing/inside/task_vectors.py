@@ -87,7 +87,7 @@ def task_vectors(
   num_prompts: int = 64,
   seed: int = 0,
 ) -> TaskVectors:
-  """Measures how much of the context a layer's mean state at the query can replace.
+  """Measures whether a layer's mean state at the query stands in for the context.
 
   The functions are drawn from the task. Each function has a vector before each layer
   (at the sites that end in `.tokens`): the mean state of the query's token over
@@ -104,6 +104,11 @@ def task_vectors(
   Without examples the query is the only token, and this token holds x_q in all layouts
   of this library. If its state is set to the vector, the prediction is therefore the
   same for all queries of a function.
+
+  A gain says that the state depends on the function, and not that the vector replaces
+  the context: the vector of another function can do harm. How far a vector replaces the
+  context is seen from `set`, which lies between `without` for a vector that brings
+  nothing and `in_context` for one that brings all.
 
   - Quantity: `set_gain` and `added_gain`, by how much the loss with the vector of the
     function is below that with another function's, over functions.

@@ -34,9 +34,9 @@ from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
 
 _BATCH_SIZE = 512
-_LEAST_PROMPTS = 10  # each step needs so many prompts, since its size is fitted
-_STEPLESS = 'ridge', 'ols', 'bayes'  # these baselines of a task take no steps
-_ENDS = 2.5, 97.5  # these percentiles are the ends of a 95 % interval
+_LEAST_PROMPTS = 10  # The size of each step is fitted, to at least this many prompts.
+_STEPLESS = 'ridge', 'ols', 'bayes'  # These baselines of a task take no steps.
+_ENDS = 2.5, 97.5  # These percentiles are the ends of a 95 % interval.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Readout:
   Attributes:
     matches: The distances, by the name of the algorithm.
     nearest: For each layer, the algorithms that cannot be distinguished from the
-      nearest one on the same prompts, with Holm's correction over all others. Those
-      with the fewest parameters come first.
+      nearest one on the same prompts, with Holm's correction over all others. They are
+      in the order of `matches`.
   """
 
   matches: dict[str, Match]
@@ -114,7 +114,8 @@ class LayerAlgorithms(Tabular):
   writes them to a file.
 
   Attributes:
-    num_prompts: The number of prompts on which the distances are measured.
+    num_prompts: The number of prompts for distances. One half of them chooses the
+      number of steps, and the distances are measured on the other half.
     own: The comparison of the predictions by the model's own readout.
     fitted: The comparison of the predictions by a linear map of the query's token. The
       map is fitted to the targets, as in `lens`.
@@ -185,8 +186,6 @@ def algorithms(
   - `ridge`, `ols` and `bayes`, if they are baselines of the task: no steps and no
     parameters.
 
-  The quantity and its null are
-
   - Quantity: `distance`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l read
     after layer l, those f of the model, and those g_k of k steps of an algorithm, over
     prompts that neither its parameters nor k were fitted to.
@@ -200,7 +199,8 @@ def algorithms(
       `transformer` and `deep_lsa`.
     task: A task whose labels are numbers, with the squared error.
     num_prompts: The number of prompts to judge, and of others for the fits; at least 10
-      for each step.
+      for each step, and twice the number of weights of the fitted map, which is one
+      more than the width of the tokens.
     num_steps: The largest number of steps, at least 1.
     seed: The seed of the prompts.
 
@@ -211,12 +211,12 @@ def algorithms(
     UserError: If the layers of the model cannot be read; if labels are not numbers, or
       the loss is not the squared error; if the model ignores its context, or the labels
       of its context; if the task does not define how its prompts are drawn again, or
-      has no examples; if there are fewer than 10 prompts for each step.
+      has no examples; if there are too few prompts.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
-    >>> found = zoo.probing.algorithms(model, task, num_prompts=16, num_steps=1)
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
+    >>> found = zoo.probing.algorithms(model, task, num_prompts=18, num_steps=1)
     >>> [*found.own.matches][:2]
     ['gd', 'gd_plus_plus']
   """
@@ -226,6 +226,8 @@ def algorithms(
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS * num_steps)
   check_count('context_length', task.context_length)
   samples, baselines = _sample(model, task, num_prompts, seed)
+  width = samples.tokens.shape[-1]
+  check_count('num_prompts', num_prompts, minimum=2 * (width + 1))
   start = task.mean_weights()
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]

@@ -13,8 +13,8 @@ from zoo.core.protocols import Task
 from zoo.probing.nearest_algorithms import solvers
 from zoo.probing.nearest_algorithms.solvers import Spectra, Spectrum
 
-_TOLERANCE = 1e-12  # searches for parameters stop at this tolerance
-_FAR = 1e30  # stands for predictions that overflow, of steps that diverge
+_TOLERANCE = 1e-12  # Searches for parameters stop at this tolerance.
+_FAR = 1e30  # This stands for predictions that overflow, since the steps diverge.
 
 
 class Halves(NamedTuple):

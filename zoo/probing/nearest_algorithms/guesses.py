@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count
+from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
@@ -29,7 +31,8 @@ class LinearFit:
     weights: The weights w, `[d]`, or `[d, k]` for k outputs.
     bias: The bias b, a number, or `[k]` for k outputs.
     r_squared: `1 − E |guess − fit|² / E |guess − mean guess|²` on the other half of the
-      queries. None if nothing was fitted.
+      queries. None if nothing was fitted. NaN if the guesses do not vary beyond
+      rounding: there is then nothing to explain, and the denominator is 0.
     distance: `|w − w*|` from the prior mean w*. None for a task without a prior mean.
   """
 
@@ -67,19 +70,21 @@ def learned_guess(
   - Quantity: the weights and the bias of the linear map nearest to the predictions
     without examples, `E |f(x_q) − w·x_q − b|²`, over queries.
   - Null: weights of 0 for a model that predicts a constant without examples.
-  - Denominator: `E |f − E f|²`, of `r_squared`.
+  - Denominator: `E |f − E f|²`, of `r_squared`. If predictions do not vary it is 0, and
+    `r_squared` is NaN.
 
   Args:
     model: An NNX module that can be called on prompts without examples.
     task: The task from which queries are drawn.
-    num_prompts: The number of queries, at least 4. Half of them are for the fits.
+    num_prompts: The number of queries, at least 4 (d + 1) for d features. Half of them
+      are for the fits, twice as many as w and b have entries.
     seed: The seed of the queries.
 
   Returns:
     The guess in the tokens, and the linear map nearest to the predictions.
 
   Raises:
-    UserError: If the model is not an NNX module, or `num_prompts` is below 4.
+    UserError: If the model is not an NNX module, or there are too few queries.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -90,7 +95,8 @@ def learned_guess(
   """
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
-  num_prompts = check_count('num_prompts', num_prompts, minimum=4)
+  least = 4 * (task.num_features + 1)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=least)
   programs = Programs()
   x, answers = gather(
     lambda prompt: (prompt.x_query, programs.run(_without_examples, [model], prompt)),
@@ -138,8 +144,9 @@ def _fit(
   solution = np.linalg.lstsq(inputs[:half], outputs[:half])[0]
   rest = outputs[half:] - inputs[half:] @ solution
   whole = outputs[half:] - outputs[half:].mean(axis=0)
-  varies = np.sum(whole**2)
-  r_squared = 1 - float(np.sum(rest**2) / varies) if varies > 0 else 1.0
+  variation = np.sum(whole**2)
+  is_constant = not variation > ROUNDING * np.sum(outputs[half:] ** 2)
+  r_squared = math.nan if is_constant else 1 - float(np.sum(rest**2) / variation)
   weights, bias = solution[:-1], np.asarray(solution[-1])
   return LinearFit(weights, bias, r_squared, distance_to_mean(weights, task))
 

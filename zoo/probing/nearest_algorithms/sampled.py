@@ -42,7 +42,7 @@ from zoo.theory.search import lowest_point
 # If the slope of the predictions in w_0 is below this share of the length of the query,
 # float32 predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-_NUM_SLOW_PROMPTS = 512  # a slow baseline gets so many prompts
+_NUM_SLOW_PROMPTS = 512  # This is the number of prompts of a slow baseline.
 
 
 @dataclasses.dataclass(frozen=True)

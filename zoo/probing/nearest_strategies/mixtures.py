@@ -47,8 +47,8 @@ _BATCH_SIZE = 512
 # The largest number of predictions for one other context of the queries, over all
 # numbers of examples.
 _MOST_PREDICTIONS = 8192
-_LEAST_PROMPTS = 8  # a fit to fewer prompts has no standard errors of its weights
-_LEAST_PROBABILITY = 1e-12  # with this least probability, no distance is infinite
+_LEAST_PROMPTS = 8  # A fit to fewer prompts has no standard errors of its weights.
+_LEAST_PROBABILITY = 1e-12  # With this least probability, no distance is infinite.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +56,10 @@ class NearestMixture:
   """The mixture of predictors nearest to a model.
 
   It is fitted on half of the prompts, and measured on the other half. Predictors that
-  cannot be distinguished share a weight and a name, such as `ols, bayes`. These are
-  predictors whose distance is rounding, or below half of the 95 % interval of the
-  distance of the fit.
+  are nearer to each other than the fit is known share a weight and a name, such as
+  `ols, bayes`. These are predictors whose distance is rounding, or below half of the
+  95 % interval of the distance of the fit. If the model is far from all of them, this
+  interval is wide, and predictors share a weight that other models would tell apart.
 
   Attributes:
     weights: The weights by name; they sum to 1.
@@ -67,10 +68,11 @@ class NearestMixture:
       are known only up to rounding. They are NaN for under 16 prompts, and for a single
       weight, which is 1 for any model.
     distance: E (f − g)² for numbers, or E KL(f ‖ g) for classes.
-    unexplained: `distance` divided by the effect of the context, which is E Var(f |
-      x_q) for numbers and E KL(f ‖ E[f | x_q]) for classes. None for a model that
-      ignores its context, and if the task has no other contexts for a query after some
-      of the numbers of examples.
+    unexplained: The distance divided by the effect of the context, which is E Var(f |
+      x_q) for numbers and E KL(f ‖ E[f | x_q]) for classes. Both are means over those
+      prompts for which other contexts were drawn, which may be fewer than those of
+      `distance`. None for a model that ignores its context, and if the task has no
+      other contexts for a query after some of the numbers of examples.
   """
 
   weights: dict[str, float]
@@ -216,10 +218,11 @@ def strategies(
 ) -> Strategies:
   """Finds the mixture of named predictors nearest to a model, on the prompts of a task.
 
-  The weights say which strategy the model follows: with the Bayes predictors of the
-  training tasks and of all tasks, for example, whether it has memorised the training
-  tasks or generalises. There is one mixture for all numbers of examples, one for each
-  number, and one whose weights depend on the prompt.
+  The weights say which mixture is nearest, and `unexplained` says how near it is. If it
+  is near, the weights say which strategy the model follows: with the Bayes predictors
+  of the training tasks and of all tasks, for example, whether it has memorised the
+  training tasks or generalises. There is one mixture for all numbers of examples, one
+  for each number, and one whose weights depend on the prompt.
 
   - Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
     of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the effect of
@@ -274,7 +277,7 @@ def strategies(
   for t in range(task.context_length + 1):
     at = slice(t, t + 1)
     halves = _part(fitted, lengths=at), _part(measured, lengths=at)
-    groups = _told_apart(halves[0], is_numbers)
+    groups = _indistinguishable(halves[0], is_numbers)
     by_length.append(_fit(*halves, effect[:, at], groups, known.names, is_numbers))
   return Strategies(
     **vars(mixture),
@@ -406,7 +409,7 @@ def _over_all(
 ) -> tuple[NearestMixture, LikelihoodMixture | None]:
   """Returns the mixtures over all numbers of examples together."""
   is_numbers = known.task.label_kind == 'numbers'
-  groups = _told_apart(fitted, is_numbers)
+  groups = _indistinguishable(fitted, is_numbers)
   arguments = fitted, measured, effect, groups, known.names, is_numbers
   mixture = _fit(*arguments)
   if not (by_prompt and known.task.shows_labels):
@@ -554,10 +557,10 @@ def _fit_by_prompt(
   )
 
 
-def _told_apart(fitted: _Samples, is_numbers: bool) -> list[list[int]]:
-  """Returns groups of predictors that cannot be distinguished.
+def _indistinguishable(fitted: _Samples, is_numbers: bool) -> list[list[int]]:
+  """Returns groups of predictors whose distance from each other is small.
 
-  Their distance is rounding, or within the error of the fit. Groups are chosen on the
+  The distance is rounding, or within the error of the fit. Groups are chosen on the
   prompts of the fit, not on those on which the fit is judged.
   """
   groups = groups_within(0.0, fitted.others, is_numbers)

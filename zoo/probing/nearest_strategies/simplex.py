@@ -12,12 +12,12 @@ from zoo.probing.context import distances
 
 # A mixture must be nearer than a single predictor by this share of rounding.
 _TIE = 0.01
-_CONVERGED = 1e-16  # Newton's method stops if a step can gain less, in nats
-_NUM_STEPS = 100  # the most steps of Newton's method; a dozen are usual
-_NUM_HALVES = 40  # the most times that a step is halved
-_LEAST_PRIOR = 1e-3  # the least prior at which the search over priors starts
-_LOG_POWERS = -2.0, 0.0, 2.0, 4.0  # the search over powers starts from these
-_BOUND = 30.0  # bounds the logarithms that are searched
+_CONVERGED = 1e-16  # Newton's method stops if a step can gain less than this, in nats.
+_NUM_STEPS = 100  # Newton's method takes at most this many steps, and usually a dozen.
+_NUM_HALVES = 40  # A step is halved at most this many times.
+_LEAST_PRIOR = 1e-3  # The search over priors starts from at least this prior.
+_LOG_POWERS = -2.0, 0.0, 2.0, 4.0  # The search over powers starts from each of these.
+_BOUND = 30.0  # The logarithms that are searched have at most this size.
 
 
 def nearest(

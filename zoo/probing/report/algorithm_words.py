@@ -28,6 +28,12 @@ def name_layer_algorithms(readout: Readout) -> str:
   apart from the nearest. It says that the number rises only if the 95 % intervals of
   the first and the last of these layers do not overlap.
 
+  The parameters of an algorithm, such as the size of its steps, are fitted anew for
+  each layer and each number of steps, and the intervals take them as given. So a number
+  that rises says that later layers are nearer to the result of more steps. It does not
+  show that each layer takes a step: ridge regression whose λ falls from layer to layer
+  may be described in the same way.
+
   Args:
     readout: The distances, one of the two of `LayerAlgorithms`.
 
@@ -36,8 +42,8 @@ def name_layer_algorithms(readout: Readout) -> str:
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
-    >>> found = zoo.probing.algorithms(model, task, num_prompts=16, num_steps=1)
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
+    >>> found = zoo.probing.algorithms(model, task, num_prompts=18, num_steps=1)
     >>> sentence = zoo.probing.name_layer_algorithms(found.own)
   """
   last = len(readout.nearest) - 1

@@ -33,8 +33,9 @@ TITLES = {
 CAPTIONS = {
   'what_matters': (
     'The share of the gap between corrupt and clean prompts that the clean value of '
-    'one token recovers in the corrupt prompts, whose examples have the labels of '
-    'another prompt.'
+    'one token recovers in the corrupt prompts. These have the features of the clean '
+    'prompts and the labels of a newly drawn function. If the task has no such '
+    'prompts, they have only the query of the clean prompts, and newly drawn examples.'
   ),
   'heads': (
     'What each head attends to, how what it adds correlates with the labels that it '

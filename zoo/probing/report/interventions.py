@@ -73,7 +73,8 @@ def measure(
   """Measures one part of the report.
 
   The corrupt prompts have the same inputs and another function. If a task has no other
-  function for the same inputs, they have the same query and another context.
+  function for the same inputs, they have the same query and another context. All
+  prompts are those that the task holds out.
 
   Args:
     model: The model.
@@ -92,6 +93,7 @@ def measure(
   """
   logging.info('probe: interventions, %s', part)
   checked_module(model)
+  task = task.held_out()
   clean_key, corrupt_key = jax.random.split(jax.random.key(seed))
   clean = task.sample(clean_key, num_prompts)
   if part in ('what_matters', 'heads'):
@@ -345,7 +347,7 @@ def _match(parameters: list[Any], **arrays: Any) -> Match:
 
 
 def _effects(content: Any) -> Effects:
-  clean, corrupt, gap, rows = content
+  clean, corrupt, gap, rows, *method = content  # Older files have no method.
   return Effects(
     Estimate(*map(_number, clean)),
     Estimate(*map(_number, corrupt)),
@@ -354,6 +356,7 @@ def _effects(content: Any) -> Effects:
       Effect(*row[:3], *(_estimate(pair) for pair in row[3:7]), site_kind=row[7])
       for row in rows
     ),
+    *method,
   )
 
 

@@ -323,7 +323,8 @@ def _measure_algorithm(
     if has_numbers:
       parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
     if isinstance(subject, nnx.Module):
-      parts.measure('guess', learned_guess, subject, task)
+      prompts = max(4096, 4 * (task.num_features + 1))  # as many as a guess needs
+      parts.measure('guess', learned_guess, subject, task, prompts)
   if has_numbers:
     parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
 
