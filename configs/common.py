@@ -19,7 +19,11 @@ from zoo.core.errors import UserError, check_name
 
 # The result is a ConfigDict, whose fields type checkers do not know.
 def get_config() -> Any:
-  """Returns all fields with their defaults; a config file sets the section `model`."""
+  """Returns all fields with their defaults; a config file sets the section `model`.
+
+  `zoo/config/fields.py` has each field once, with its default, its range and what it
+  means. docs/fields.md lists them.
+  """
   return all_fields()
 
 

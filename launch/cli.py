@@ -55,7 +55,8 @@ _IMPORT = flags.DEFINE_list(
 )
 
 RESUME = 'rerun the same command to resume'
-# A command without a config takes its task and its model from a checkpoint.
+# This is the advice if the memory is not enough. A command without a config takes its
+# task and its model from a checkpoint, so it does not name fields of a config.
 _SMALLER = 'a task with a smaller context_length, or a smaller model, takes less'
 # Libraries whose INFO logs are of no use to users.
 _TALKATIVE = (

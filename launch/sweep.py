@@ -6,10 +6,10 @@
 Every combination of the values is a point of the sweep. Fields whose values go together
 are given in one flag: --sweep=model.mixer,model.hidden_features=softmax:137,delta:128.
 
-Points that differ only in the seed, the learning rate or the initial scale are trained
-side by side in one compiled program, which is faster, unless the model uses that scale
-for more than its initial weights. In most models numbers of the task, such as the prior
-mean and the noise, may also differ.
+Points that differ only in the seed, the learning rate or the scale of the initial
+weights are trained side by side in one compiled program, which is faster. The scale is
+an exception in a model that uses it for more than its initial weights. In most models
+numbers of the task, such as the prior mean and the noise, may also differ.
 
 Rerun the same command to resume after an interruption. Rerun it with more values to add
 points.

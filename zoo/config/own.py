@@ -1,7 +1,8 @@
-"""Metrics and objectives of a user's own, by name.
+"""Metrics and objectives that are registered by name.
 
-A config names them in `eval.metrics` and `objective.name`. On the command line
-`--import=MODULE` imports the module that registers them.
+Users register their own; the library registers the objective `rows`. A config names
+them in `eval.metrics` and `objective.name`. On the command line `--import=MODULE`
+imports the module that registers them.
 """
 
 from collections.abc import Callable
