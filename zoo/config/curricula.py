@@ -52,31 +52,31 @@ _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # A stage has at least thes
 _MOST_CHECKED_STAGES = 1000
 
 
-def has_curriculum(config: Config) -> bool:
+def has_curriculum(section: Config) -> bool:
   """Returns whether the section `curriculum` leaves anything out at any step."""
-  grows = config.features, config.examples, config.loops
-  return config.name != GROWING or grows != (None, None, None)
+  grows = section.features, section.examples, section.loops
+  return section.name != GROWING or grows != (None, None, None)
 
 
-def stage_at(config: Config, step: Int[Array, '']) -> Stage:
+def stage_at(section: Config, step: Int[Array, '']) -> Stage:
   """Returns the stage at a step, according to the section `curriculum`."""
-  stage_of = CURRICULA[check_registered('curriculum', config.name, CURRICULA)]
-  return stage_of(step, config) if config.name == GROWING else stage_of(step)
+  stage_of = CURRICULA[check_registered('curriculum', section.name, CURRICULA)]
+  return stage_of(step, section) if section.name == GROWING else stage_of(step)
 
 
-def _growing(step: Int[Array, ''], config: Config) -> Stage:
+def _growing(step: Int[Array, ''], section: Config) -> Stage:
   """Returns the stage of the curriculum that grows by constant amounts."""
   # The bounds keep the products below the largest int32. Every stage beyond the end
   # counts as the last one.
-  number = jnp.minimum(step // config.every, 2**20)
+  number = jnp.minimum(step // section.every, 2**20)
 
   def grown(first: int | None, more: int) -> Any:
     return None if first is None else first + jnp.minimum(more, 2**10) * number
 
   return Stage(
-    grown(config.features, config.more_features),
-    grown(config.examples, config.more_examples),
-    grown(config.loops, config.more_loops),
+    grown(section.features, section.more_features),
+    grown(section.examples, section.more_examples),
+    grown(section.loops, section.more_loops),
   )
 
 

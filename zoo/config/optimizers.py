@@ -151,67 +151,67 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
   return entering('optimizer', OPTIMIZERS, name, function=True)
 
 
-def check_optimizer(config: Config, num_steps: int) -> None:
+def check_optimizer(section: Config, num_steps: int) -> None:
   """Raises UserError for fields of the section `optimizer` that exclude each other."""
-  name, warmup = config.name, warmup_steps(config, num_steps)
-  decay = round(config.decay_share * num_steps)
+  name, warmup = section.name, warmup_steps(section, num_steps)
+  decay = round(section.decay_share * num_steps)
   if warmup > num_steps:
     raise UserError(
       f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
       f'which is {num_steps}'
     )
-  if config.schedule == 'wsd' and warmup + decay > num_steps:
+  if section.schedule == 'wsd' and warmup + decay > num_steps:
     raise UserError(
-      f'config.optimizer.decay_share is {config.decay_share:g}; with {warmup} steps of '
-      f'warm-up the decay is longer than train.num_steps, which is {num_steps}'
+      f'config.optimizer.decay_share is {section.decay_share:g}; with {warmup} steps '
+      f'of warm-up the decay is longer than train.num_steps, which is {num_steps}'
     )
-  if config.schedule == 'constant' and config.final_share != 0:
+  if section.schedule == 'constant' and section.final_share != 0:
     raise UserError(
-      f'config.optimizer.final_share is {config.final_share:g}; it must be 0 for the '
+      f'config.optimizer.final_share is {section.final_share:g}; it must be 0 for the '
       "schedule 'constant', which has no decay"
     )
   takes = signature(OPTIMIZERS[name]).parameters
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:
-    if (value := getattr(config, option)) is not None and option not in own:
+    if (value := getattr(section, option)) is not None and option not in own:
       others = [o for o in OPTIMIZERS if option in signature(OPTIMIZERS[o]).parameters]
       raise UserError(
         f'config.optimizer.{option} is {value:g}; {name!r} takes '
         f'{", ".join(own) or "none of these options"}, and {option} is taken by '
         f'{", ".join(map(repr, others))}'
       )
-  if config.decay != 'hidden' and 'decayed' not in takes:
+  if section.decay != 'hidden' and 'decayed' not in takes:
     raise UserError(
-      f"config.optimizer.decay is {config.decay!r}; it must be 'hidden', the default, "
+      f"config.optimizer.decay is {section.decay!r}; it must be 'hidden', the default, "
       f'for {name!r}, which takes no choice of the weights that decay'
     )
-  if name == 'schedule_free' and config.schedule != 'constant':
+  if name == 'schedule_free' and section.schedule != 'constant':
     raise UserError(
-      f"config.optimizer.schedule is {config.schedule!r}; it must be 'constant' for "
+      f"config.optimizer.schedule is {section.schedule!r}; it must be 'constant' for "
       "'schedule_free', which averages weights in place of a decay"
     )
-  if name == 'schedule_free' and config.ema_decay is not None:
+  if name == 'schedule_free' and section.ema_decay is not None:
     raise UserError(
-      f'config.optimizer.ema_decay is {config.ema_decay:g}; it must be None for '
+      f'config.optimizer.ema_decay is {section.ema_decay:g}; it must be None for '
       "'schedule_free', whose model is an average already"
     )
 
 
-def averages(config: Config) -> bool:
+def averages(section: Config) -> bool:
   """Returns whether the model is an average of weights, with the state `Averaged`."""
-  return config.ema_decay is not None or OPTIMIZERS[config.name] is _schedule_free
+  return section.ema_decay is not None or OPTIMIZERS[section.name] is _schedule_free
 
 
-def roles_of(config: Config, model: Any) -> dict[str, str] | None:
+def roles_of(section: Config, model: Any) -> dict[str, str] | None:
   """Returns the roles of a model's weights; None if the optimizer treats all alike."""
-  takes = signature(OPTIMIZERS[config.name]).parameters
+  takes = signature(OPTIMIZERS[section.name]).parameters
   if 'decayed' not in takes and 'hidden' not in takes:
     return None
   return parameter_roles(model)
 
 
 def build_optimizer(
-  config: Config,
+  section: Config,
   num_steps: int | jax.Array,
   in_shape: bool = False,
   learning_rate: float | jax.Array | None = None,
@@ -223,12 +223,12 @@ def build_optimizer(
   Options that are None have the defaults of optax.
 
   Args:
-    config: The section `optimizer`.
+    section: The section `optimizer`.
     num_steps: The number of steps of the run. With the schedule `wsd` and a fixed
       number of warm-up steps it may be a traced float.
     in_shape: Whether the arrays keep their shapes, so that they can be sharded along
       any axis.
-    learning_rate: A learning rate that replaces that of the config, and may be traced.
+    learning_rate: A learning rate that replaces that of the section, and may be traced.
     roles: The roles of the weights, from `roles_of`. Without them all weights are
       hidden.
     shared: The paths of weights that have several, from `shared_paths`. A pattern names
@@ -239,13 +239,13 @@ def build_optimizer(
   def paths_of(path: str) -> Sequence[str]:
     return shared.get(path, (path,))
 
-  scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
-  make = OPTIMIZERS[config.name]
+  scales = {pattern: float(section.scales[pattern]) for pattern in section.scales or ()}
+  make = OPTIMIZERS[section.name]
   takes = signature(make).parameters
-  options = {option: getattr(config, option) for option in OPTIONS}
+  options = {option: getattr(section, option) for option in OPTIONS}
   options = {option: value for option, value in options.items() if value is not None}
   if 'decayed' in takes:
-    parts = config.decay.split(',')
+    parts = section.decay.split(',')
     options['decayed'] = _by_path(
       lambda path: _decays(paths_of(path), roles.get(path, 'hidden'), parts)
     )
@@ -255,14 +255,14 @@ def build_optimizer(
   scaled = _scaled(factors) if scales else optax.identity()
   if 'scaled' in takes:
     options['scaled'] = scaled
-  optimizer = make(build_schedule(config, num_steps, learning_rate), **options)
+  optimizer = make(build_schedule(section, num_steps, learning_rate), **options)
   if scales and 'scaled' not in takes:
     optimizer = optax.chain(optimizer, scaled)
-  if config.clip_norm is not None:
-    clip = optax.clip_by_global_norm(config.clip_norm)
+  if section.clip_norm is not None:
+    clip = optax.clip_by_global_norm(section.clip_norm)
     optimizer = optax.chain(clip, optimizer)
-  if config.ema_decay is not None:
-    optimizer = _with_ema(optimizer, config.ema_decay)
+  if section.ema_decay is not None:
+    optimizer = _with_ema(optimizer, section.ema_decay)
   if 0 in scales.values():
     optimizer = _without_frozen(optimizer, factors)
   elementwise = make in _ELEMENTWISE
@@ -298,12 +298,12 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
 
 
 def check_groups(
-  config: Config, roles: Mapping[str, str], shared: Mapping[str, Sequence[str]]
+  section: Config, roles: Mapping[str, str], shared: Mapping[str, Sequence[str]]
 ) -> None:
   """Checks the patterns of a config against the paths of a model's weights.
 
   Args:
-    config: The section `optimizer`.
+    section: The section `optimizer`.
     roles: The roles of the weights, from `parameter_roles`.
     shared: The paths of weights that have several, from `shared_paths`.
 
@@ -312,10 +312,10 @@ def check_groups(
       names no weight, or if `scales` freezes every weight.
   """
   weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
-  scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
+  scales = {pattern: float(section.scales[pattern]) for pattern in section.scales or ()}
   patterns = [('scales', pattern) for pattern in scales]
   patterns += [
-    ('decay', part) for part in config.decay.split(',') if part not in _GROUPS
+    ('decay', part) for part in section.decay.split(',') if part not in _GROUPS
   ]
   for field, pattern in patterns:
     if not any(_matches(paths, pattern) for paths, _ in weights):
@@ -325,13 +325,13 @@ def check_groups(
         f'config.optimizer.{field} has {pattern!r}, which matches no weight of the '
         f'model; the nearest are {", ".join(near)}'
       )
-  parts = config.decay.split(',')
-  if config.weight_decay and not any(
+  parts = section.decay.split(',')
+  if section.weight_decay and not any(
     _decays(paths, role, parts) for paths, role in weights
   ):
     raise UserError(
-      f'config.optimizer.weight_decay is {config.weight_decay:g}, and '
-      f"config.optimizer.decay, {config.decay!r}, names no weight of the model; 'all' "
+      f'config.optimizer.weight_decay is {section.weight_decay:g}, and '
+      f"config.optimizer.decay, {section.decay!r}, names no weight of the model; 'all' "
       'names every one'
     )
   if scales and all(_factor(paths, scales) == 0 for paths, _ in weights):
@@ -450,14 +450,14 @@ def _averaged(
   return optax.GradientTransformation(init, update)
 
 
-def warmup_steps(config: Config, num_steps: Any) -> int:
+def warmup_steps(section: Config, num_steps: Any) -> int:
   """Returns the steps of the warm-up, of which a config may give the share."""
-  share = config.warmup_share
-  return config.warmup_steps if share is None else round(share * num_steps)
+  share = section.warmup_share
+  return section.warmup_steps if share is None else round(share * num_steps)
 
 
 def build_schedule(
-  config: Config,
+  section: Config,
   num_steps: Any,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:
@@ -466,15 +466,15 @@ def build_schedule(
   Steps are counted from 0, so that the last step takes the rate at `num_steps` − 1. The
   decay reaches `final_share` at `num_steps`, one step later.
   """
-  peak = config.learning_rate if learning_rate is None else learning_rate
-  warmup, share = warmup_steps(config, num_steps), config.final_share
-  match config.schedule:
+  peak = section.learning_rate if learning_rate is None else learning_rate
+  warmup, share = warmup_steps(section, num_steps), section.final_share
+  match section.schedule:
     case 'cosine':
       schedule = optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1), share)
     case 'linear':
       schedule = optax.linear_schedule(peak, share * peak, max(num_steps - warmup, 1))
     case 'wsd':
-      schedule = _wsd(peak, share, num_steps - warmup, config.decay_share * num_steps)
+      schedule = _wsd(peak, share, num_steps - warmup, section.decay_share * num_steps)
     case _:
       schedule = optax.constant_schedule(peak)
   if warmup == 0:

@@ -68,12 +68,12 @@ def first_order_moves(
   slope_at_clean = None
   for kind in kinds:
     if kind == 'recovered':
-      before, _ = recorded(model, corrupt, sites)
+      corrupt_values, _ = recorded(model, corrupt, sites)
       if num_steps is None:
         slope = _slopes(model, corrupt, clean, sites, loss)
       else:
         slope = _mean_slopes(model, corrupt, clean, sites, loss, num_steps)
-      changes = {name: values[name] - before[name] for name in values}
+      changes = {name: values[name] - corrupt_values[name] for name in values}
     else:
       if slope_at_clean is None:
         slope_at_clean = _slopes(model, clean, clean, sites, loss)

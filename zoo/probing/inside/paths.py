@@ -158,8 +158,10 @@ def path_effect(
     raise UserError(f'the site {str(receiver)!r} does not reach the prediction')
   for array in arrays:
     check_metric(array, len(clean.x))
-  before, after, patched = (np.asarray(array, np.float64) for array in arrays)
-  return share_of_gap(after - patched, after - before)
+  clean_loss, corrupt_loss, patched = (
+    np.asarray(array, np.float64) for array in arrays
+  )
+  return share_of_gap(corrupt_loss - patched, corrupt_loss - clean_loss)
 
 
 def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
