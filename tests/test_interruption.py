@@ -64,14 +64,17 @@ def test_handlers_are_put_back_by_the_last_to_close_in_any_order(sigterm):
   assert signal.getsignal(signal.SIGTERM) is sigterm
 
 
-def test_after_ctrl_c_was_raised_the_next_to_open_begins_anew():
-  """Although one is still open, such as that of a generator that a variable holds."""
+@pytest.mark.parametrize('is_raised_within', [False, True])
+def test_the_request_of_an_iterator_that_is_held_is_for_itself(is_raised_within):
   before = signal.getsignal(signal.SIGINT)
-  held = Interruption().__enter__()
-  with Interruption() as first:
+  held = Interruption(of_iterator=True).__enter__()
+  if is_raised_within:
+    with Interruption(of_iterator=True) as first:
+      signal.raise_signal(signal.SIGINT)
+      with pytest.raises(KeyboardInterrupt):
+        first.raise_if_ctrl_c()
+  else:
     signal.raise_signal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-      first.raise_if_ctrl_c()
   with Interruption() as second:
     assert not second.due()
     signal.raise_signal(signal.SIGINT)
@@ -79,6 +82,31 @@ def test_after_ctrl_c_was_raised_the_next_to_open_begins_anew():
   assert held.due()
   held.__exit__()
   assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_has_its_usual_effect_after_the_last_was_closed_in_a_thread(sigterm):
+  calls = []
+  signal.signal(signal.SIGTERM, lambda *_: calls.append('usual'))
+  held = Interruption(of_iterator=True).__enter__()
+  thread = threading.Thread(target=held.__exit__)
+  thread.start()
+  thread.join()
+  signal.raise_signal(signal.SIGTERM)
+  assert calls == ['usual']
+  signal.signal(signal.SIGTERM, sigterm)
+
+
+def test_an_error_while_handlers_are_set_leaves_nothing_open(monkeypatch, sigterm):
+  def fails(number):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(signal, 'getsignal', fails)
+  with pytest.raises(KeyboardInterrupt):
+    Interruption().__enter__()
+  monkeypatch.undo()
+  with Interruption() as interruption:
+    assert signal.getsignal(signal.SIGTERM) is not sigterm
+    assert not interruption.due()
 
 
 def test_one_outside_the_main_thread_leaves_signals_alone(sigterm):

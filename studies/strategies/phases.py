@@ -236,7 +236,7 @@ def sentences(diagram: Diagram) -> list[str]:
     for row, best in enumerate(winners)
   ]
   # The tests are two-sided, since the winner is chosen by the mean of the same seeds.
-  p_values = holm([t_test(gap) for of_value in gaps for gap in of_value.T])
+  p_values = holm([_p_value(gap) for of_value in gaps for gap in of_value.T])
   adjusted = np.reshape(p_values, (len(gaps), -1))
   for row, value in enumerate(diagram.values):
     is_clear = bool(np.all(adjusted[row] < LEVEL)) and np.mean(gaps[row]) >= 0
@@ -256,6 +256,17 @@ def sentences(diagram: Diagram) -> list[str]:
       'seeds do not tell.'
     )
   return lines
+
+
+def _p_value(gaps: Float[np.ndarray, ' s']) -> float:
+  """Returns the p value of the gaps of the seeds having the mean 0.
+
+  Equal gaps have no variance, so the t test has no p value for them. They occur if the
+  weights are 1 and 0 with every seed, which tells two predictors apart.
+  """
+  if len(gaps) > 1 and gaps[0] != 0 and np.all(gaps == gaps[0]):
+    return 0.0
+  return t_test(gaps)
 
 
 def table(diagram: Diagram) -> str:

@@ -733,7 +733,7 @@ def test_a_planted_name_that_is_never_returned_is_refused():
     _checked(one, {'mispelt': None}, null=None)
   with refuses("'mispelt'", 'its readings are one without a name'):
     _checked(_always(0.0), {'mispelt': 0.0}, null=None)
-  with refuses("'a step'", "''", 'its readings are one, two'):
+  with refuses("'a step'", 'a reading without a name', 'its readings are one, two'):
     _checked(one, 0.0, null=None)
 
   def of_some(model, task, seed):

@@ -51,8 +51,8 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
       this machine.
 
   Returns:
-    The config. If its task reads a file, the result is a copy with the full path of the
-    file and its checksum.
+    The config. If its task reads data, the result is a copy with the full path of the
+    data and with what identifies their content (`zoo.config.building.with_full_path`).
 
   Raises:
     UserError: If a field is missing, unknown or wrong, or does not fit another field.

@@ -18,12 +18,11 @@ _SIGNALS = [
   for name in ('SIGTERM', 'SIGHUP', 'SIGINT')
   if hasattr(signal, name)
 ]
-# The interruptions of the main thread that are open. They need not be closed in the
-# order in which they were opened: two runs may be iterated over in turn. All of them
-# have had the same request, or none.
+# The interruptions of the main thread that are open, in the order in which they were
+# opened. They may be closed in another order: two runs may be iterated over in turn.
 _open: list[Interruption] = []
-# The handlers that were set before those of this module, which are set while an
-# interruption is open and no signal has come. The dictionary is empty otherwise.
+# The handlers that signals had before those of this module, by signal. It is empty
+# while this module has set none: while nothing is open, and after a signal.
 _handlers_before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
 
@@ -39,26 +38,35 @@ class Interruption:
   several processes gets the signal, all stop after the same step.
 
   A request is given to all interruptions that are open, such as that of a sweep and
-  that of the run which it trains. One that is opened afterwards, while these are still
-  open, has the request from the start.
+  that of the run which it trains. One that is opened within a block that has a request,
+  such as the next run of this sweep, has the request from the start.
+
+  Args:
+    of_iterator: Whether it belongs to an iterator, such as `zoo.training_run` returns.
+      The iterator may stay open after the code that made it, so code that runs
+      meanwhile does not take over its request.
 
   Attributes:
     requested: The number of the signal that was received; None before.
   """
 
-  def __init__(self):
+  def __init__(self, *, of_iterator: bool = False):
     self.requested: int | None = None
+    self._of_iterator = of_iterator
 
   def __enter__(self) -> Interruption:
     # Python allows signal handlers only in the main thread; other threads need none,
     # since the caller owns the process.
     if threading.current_thread() is threading.main_thread():
-      is_first = not _open
-      if not is_first:
-        self.requested = _open[0].requested
+      around = [other.requested for other in _open if not other._of_iterator]
+      self.requested = next((number for number in around if number is not None), None)
       _open.append(self)  # From here on it gets the requests that the handlers take.
-      if is_first:
-        _set_handlers()
+      try:
+        if self.requested is None and not _handlers_before:
+          _set_handlers()
+      except BaseException:
+        self.__exit__()
+        raise
     return self
 
   def due(self) -> bool:
@@ -69,32 +77,26 @@ class Interruption:
     return bool(multihost_utils.process_allgather(np.array(requested)).any())
 
   def raise_if_ctrl_c(self) -> None:
-    """Raises KeyboardInterrupt if the request was Ctrl-C.
-
-    The error tells the user's code of the request. A run that this code begins later
-    does not inherit the request, even if the code still holds an iterator over another
-    run, which has not been closed.
-
-    Raises:
-      KeyboardInterrupt: If the request was Ctrl-C.
-    """
+    """Raises KeyboardInterrupt if the request was Ctrl-C."""
     if self.requested == signal.SIGINT:
-      if self in _open:
-        _open.clear()
       raise KeyboardInterrupt
 
   def __exit__(self, *exception: object) -> None:
     if self in _open:
-      if len(_open) == 1:
-        _restore_handlers()
       _open.remove(self)
+      # An iterator may be closed in another thread, in which Python sets no handlers.
+      is_main = threading.current_thread() is threading.main_thread()
+      if not _open and is_main:
+        _restore_handlers()
 
 
 def _set_handlers() -> None:
   """Lets signals become requests, except those that are ignored."""
   for number in _SIGNALS:
-    if signal.getsignal(number) is not signal.SIG_IGN:
-      _handlers_before[number] = signal.signal(number, _request)
+    before = signal.getsignal(number)
+    if before is not signal.SIG_IGN:
+      _handlers_before[number] = before  # A signal may come right after the next line.
+      signal.signal(number, _request)
 
 
 def _restore_handlers() -> None:
@@ -107,7 +109,10 @@ def _restore_handlers() -> None:
 
 def _request(number: int, frame: FrameType | None) -> None:
   """Handles a signal: all that is open is asked to stop."""
+  _restore_handlers()  # A second signal has its usual effect.
+  if not _open:  # The last one was closed in another thread.
+    signal.raise_signal(number)
+    return
   for interruption in _open:
     interruption.requested = number
-  _restore_handlers()  # A second signal has its usual effect.
   logging.info('stopping: saving everything; a second signal would prevent that')

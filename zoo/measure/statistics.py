@@ -34,10 +34,9 @@ class Estimate(NamedTuple):
 
   Attributes:
     mean: The mean.
-    stderr: The standard error of the mean; NaN for a single sample. Where an interval
-      is not 1.96 standard errors to each side, as for shares and for few samples, it
-      is `half` divided by 1.96: then it serves for the interval alone, and not for
-      weights or sums of errors.
+    stderr: The standard error of the mean; NaN for a single sample. Of shares and of
+      few samples it is `half` divided by 1.96. Use such a number only to recover the
+      interval: it is no standard error by which to weight or to add.
 
   Example:
     >>> found = Estimate(mean=1.0, stderr=0.5)

@@ -228,10 +228,11 @@ def check_instrument(
     readings, reason = read[name]
     for key, right in _truths(truth, readings).items():
       if truth is not None and key not in names and (names or not reason):
-        known = shown([known or 'one without a name' for known in sorted(names)])
+        returned = shown([of or 'one without a name' for of in sorted(names)])
+        wanted = f'the reading {key!r}' if key else 'a reading without a name'
         raise UserError(
-          f'the truth of {name!r} is for the reading {key!r}, which the instrument '
-          f'never returned; its readings are {known or "none"}'
+          f'the truth of {name!r} is for {wanted}, which the instrument never '
+          f'returned; its readings are {returned or "none"}'
         )
       reading = readings.get(key)
       rows.append(Checked('planted', name, key, reading, *_range(right), True, reason))

@@ -202,7 +202,7 @@ def events_of(
   summary = None
   with (
     occupied(workdir, config),
-    Interruption() as interruption,
+    Interruption(of_iterator=True) as interruption,
     Checkpoints(
       workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
     ) as checkpoints,

@@ -133,8 +133,8 @@ class Circuit(Tabular):
     recovered: The share of the gap that the circuit recovers.
     random: The mean share that ten random sets of as many edges recover. Its `half` is
       that of predicting one more random set, as in `CurvePoint`.
-    largest_random: The largest share of the ten random sets. A circuit is better than
-      random sets of its size if it recovers more than this.
+    largest_random: The largest share of the ten random sets. A set that is random
+      itself recovers more than this with a probability of 1/11.
     without: The share that all other edges recover without the circuit.
     clean: The loss in the clean prompts.
     corrupt: The loss in the corrupt prompts.

@@ -145,7 +145,7 @@ def _fit(
   rest = outputs[half:] - inputs[half:] @ solution
   whole = outputs[half:] - outputs[half:].mean(axis=0)
   variation = np.sum(whole**2)
-  is_constant = not variation > ROUNDING * np.sum(outputs[half:] ** 2)
+  is_constant = variation <= ROUNDING * np.sum(outputs[half:] ** 2)
   r_squared = math.nan if is_constant else 1 - float(np.sum(rest**2) / variation)
   weights, bias = solution[:-1], np.asarray(solution[-1])
   return LinearFit(weights, bias, r_squared, distance_to_mean(weights, task))

@@ -177,7 +177,8 @@ def _guess_table(guess: LearnedGuess) -> Table:
     if fit is not None:
       share = 'exact' if fit.r_squared is None else f'R² = {fit.r_squared:.4f}'
       if fit.r_squared is not None and math.isnan(fit.r_squared):
-        share = 'it does not vary'
+        is_finite = np.isfinite(fit.weights).all() and np.isfinite(fit.bias).all()
+        share = 'it does not vary' if is_finite else 'it is not finite'
       distance = '-' if fit.distance is None else f'{fit.distance:.3g}'
       rows.append((name, share, distance, _vector(fit.weights), _vector(fit.bias)))
   header = 'initial guess', 'w·x + b', '|w − prior mean|', 'w', 'b'
