@@ -112,6 +112,16 @@ def test_predictors_of_one_weight_share_it():
   assert 'bayes, ridge 1.00' in series_table(run)
 
 
+def test_a_weight_of_1_with_every_seed_is_told_apart():
+  share = Estimate(0.5, 0.1)
+  fit = Fit({'bayes': 1.0, 'ridge': 0.0}, {'bayes': 0.1, 'ridge': 0.1}, share, None)
+  run = FittedRun({1: fit}, _run([0.5]).losses, 1.0)
+  points = [{'task.num_tasks': 4, 'seed': seed} for seed in (0, 1)]
+  (diagram,) = diagrams(rows_of(points, [run, run]))
+  (said,) = sentences(diagram)
+  assert said.startswith('After 1 steps bayes has the largest weight')
+
+
 def test_predictors_of_one_weight_are_printed_as_one_without_an_error():
   share = Estimate(0.5, 0.1)
   alone = Fit({'bayes, ridge': 1.0}, {'bayes, ridge': math.nan}, share, None)
