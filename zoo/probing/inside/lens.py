@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -104,6 +105,8 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   check_layered(model)
   check_count('num_prompts', num_prompts, minimum=2)
   loss, squared, programs = loss_of(task), is_squared(task), Programs()
+  if squared:
+    check_enough_prompts(model, task, num_prompts)
   # Losses are measured on the first half, and the map is fitted on the second.
   batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
@@ -115,9 +118,6 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
     ),
     batches,
   )
-  if squared:
-    num_parameters = tokens.shape[-1] + 1
-    check_count('num_prompts', num_prompts, minimum=2 * num_parameters)
   own = _curve(losses[:num_prompts].astype(np.float64))
   if not squared:
     return Lens(own, None)
@@ -139,6 +139,17 @@ def check_layered(model: Predictor) -> None:
       f'{type(model).__name__} has no layers to read; it must be a module with '
       'layer_tokens and read, as transformer and deep_lsa have'
     )
+
+
+def check_enough_prompts(model: Any, task: Task, num_prompts: int) -> None:
+  """Checks that a linear map of a layer's token can be fitted to `num_prompts` prompts.
+
+  Raises:
+    UserError: If there are fewer than two prompts for each weight of the map.
+  """
+  prompt = task.held_out().sample(jax.random.key(0), 1)
+  (token, *_) = jax.eval_shape(lambda: read_layers([model], prompt)[1])
+  check_count('num_prompts', num_prompts, minimum=2 * (token.shape[-1] + 1))
 
 
 def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:

@@ -29,7 +29,12 @@ from zoo.probing.context import (
   ignores_labels,
   with_others,
 )
-from zoo.probing.inside.lens import check_layered, fitted_predictions, read_layers
+from zoo.probing.inside.lens import (
+  check_enough_prompts,
+  check_layered,
+  fitted_predictions,
+  read_layers,
+)
 from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
 
@@ -225,9 +230,8 @@ def algorithms(
   num_steps = check_count('num_steps', num_steps)
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS * num_steps)
   check_count('context_length', task.context_length)
+  check_enough_prompts(model, task, num_prompts)
   samples, baselines = _sample(model, task, num_prompts, seed)
-  width = samples.tokens.shape[-1]
-  check_count('num_prompts', num_prompts, minimum=2 * (width + 1))
   start = task.mean_weights()
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]
