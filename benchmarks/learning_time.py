@@ -134,13 +134,7 @@ def search_cells(
   rows = rows_of_atlas()
   return {
     f'd={d}/{model}': {
-      'model': model,
-      'num_features': d,
-      'seed': _SEARCH_SEED,
-      'rate': rows[model].rate,
-      'rate_steps': rows[model].steps,
-      'limit': _SEARCH_LIMIT,
-      'measured': _MEASURED,
+      **_cell(rows[model], d, _SEARCH_SEED, rows[model].rate, _SEARCH_LIMIT),
       'factor': _FACTOR,
     }
     for d in features
@@ -161,18 +155,25 @@ def cells_of(
           f'{d}; --search finds it'
         )
   return {
-    f'd={d}/{model}/seed={seed}': {
-      'model': model,
-      'num_features': d,
-      'seed': seed,
-      'rate': rates[d, model],
-      'rate_steps': rows[model].steps,
-      'limit': limit,
-      'measured': _MEASURED,
-    }
+    f'd={d}/{model}/seed={seed}': _cell(rows[model], d, seed, rates[d, model], limit)
     for seed in seeds
     for d in features
     for model in models
+  }
+
+
+def _cell(
+  row: AtlasRow, num_features: int, seed: int, rate: float, limit: float
+) -> dict[str, Any]:
+  """Returns what `compute` needs to train the model of a row of the atlas."""
+  return {
+    'model': row.model,
+    'num_features': num_features,
+    'seed': seed,
+    'rate': rate,
+    'rate_steps': row.steps,
+    'limit': limit,
+    'measured': _MEASURED,
   }
 
 

@@ -44,6 +44,8 @@ Instrument: TypeAlias = Callable[
 # A truth is what is right: a number, the least and the largest number, or None, which
 # says that there must be no reading.
 Truth: TypeAlias = float | tuple[float, float] | None
+# What an instrument returned for a model: the readings by name, and why there are none.
+_Read: TypeAlias = tuple[dict[str, Estimate | None], str]
 
 # A reading may differ from what is right by this much, since predictions are float32.
 # The number is relative to the reading if that is above 1.
@@ -200,45 +202,17 @@ def check_instrument(
   """
   num_draws = check_count('num_draws', num_draws, minimum=0)
   claimed = _claimed(coverage)
-  if isinstance(without, str):
-    raise UserError(f'without is {without!r}; it must be a list of names')
-  nulls = {} if null is None else null_models(task, trained)
-  for name in without:
-    if name not in nulls:
-      known = ', '.join(nulls) or 'none'
-      raise UserError(f'without has {name!r}; the null models are {known}')
+  nulls = _nulls(task, null, trained, without)
   planted = planted or {}
-  names: set[str] = set()  # the names of all readings
-  rows: list[Checked] = []
-  for name, model in nulls.items():
-    if name in without:
-      continue
-    logging.info('check_instrument: %s', name)
-    readings, reason = _read(function, model, task, 0)
-    names |= readings.keys()
-    for key, reading in (readings or {'': None}).items():
-      rows.append(Checked('null', name, key, reading, *_range(null), True, reason))
-  is_silent = bool(rows) and all(row.reading is None for row in rows)
-  read: dict[str, tuple[dict[str, Estimate | None], str]] = {}
-  for name, (model, _) in planted.items():
-    logging.info('check_instrument: %s', name)
-    read[name] = _read(function, model, task, 0)
-    names |= read[name][0].keys()
-  for name, (_, truth) in planted.items():
-    readings, reason = read[name]
-    for key, right in _truths(truth, readings).items():
-      if truth is not None and key not in names and (names or not reason):
-        returned = shown([of or 'one without a name' for of in sorted(names)])
-        wanted = f'the reading {key!r}' if key else 'a reading without a name'
-        raise UserError(
-          f'the truth of {name!r} is for {wanted}, which the instrument never '
-          f'returned; its readings are {returned or "none"}'
-        )
-      reading = readings.get(key)
-      rows.append(Checked('planted', name, key, reading, *_range(right), True, reason))
+  of_nulls = _read_all(function, task, nulls)
+  of_planted = _read_all(
+    function, task, {name: model for name, (model, _) in planted.items()}
+  )
+  _check_names(planted, of_planted, of_nulls)
+  rows = _null_rows(of_nulls, null) + _planted_rows(of_planted, planted)
   number = sum(row.reading is not None for row in rows)
   rows = [row._replace(is_right=_is_right(row, number)) for row in rows]
-  if is_silent:
+  if of_nulls and all(row.reading is None for row in rows if row.kind == 'null'):
     reason = 'no null model has a reading'
     rows.append(Checked('null', 'all of them', '', None, *_range(null), False, reason))
   for name, model in planted.items():
@@ -423,9 +397,7 @@ def _untrained(name: str, task: Task) -> Predictor:
   )
 
 
-def _read(
-  function: Instrument, model: Predictor, task: Task, seed: int
-) -> tuple[dict[str, Estimate | None], str]:
+def _read(function: Instrument, model: Predictor, task: Task, seed: int) -> _Read:
   """Returns the readings by name, or none and the reason for that."""
   try:
     returned = function(model, task, seed)
@@ -445,6 +417,83 @@ def _as_estimate(name: str, value: Any) -> Estimate | None:
       f'the instrument returns {type(value).__name__} as the reading {name!r}; it must '
       'be an Estimate, a number or None'
     ) from error
+
+
+def _nulls(
+  task: Task,
+  null: Truth,
+  trained: Predictor | None,
+  without: Collection[str],
+) -> dict[str, Predictor]:
+  """Returns the null models that are read; raises UserError for a name of no model."""
+  if isinstance(without, str):
+    raise UserError(f'without is {without!r}; it must be a list of names')
+  nulls = {} if null is None else null_models(task, trained)
+  for name in without:
+    if name not in nulls:
+      known = ', '.join(nulls) or 'none'
+      raise UserError(f'without has {name!r}; the null models are {known}')
+  return {name: model for name, model in nulls.items() if name not in without}
+
+
+def _read_all(
+  function: Instrument, task: Task, models: Mapping[str, Predictor]
+) -> dict[str, _Read]:
+  """Returns what an instrument returns for each model, by name."""
+  read = {}
+  for name, model in models.items():
+    logging.info('check_instrument: %s', name)
+    read[name] = _read(function, model, task, 0)
+  return read
+
+
+def _check_names(
+  planted: Mapping[str, Planted],
+  of_planted: Mapping[str, _Read],
+  of_nulls: Mapping[str, _Read],
+) -> None:
+  """Checks that each reading for which there is a truth was returned for some model.
+
+  If no model has a reading, and the instrument refused the planted model, its names are
+  not known.
+
+  Raises:
+    UserError: If a reading was never returned.
+  """
+  read = [*of_planted.values(), *of_nulls.values()]
+  names = {key for readings, _ in read for key in readings}
+  for name, (_, truth) in planted.items():
+    readings, reason = of_planted[name]
+    if truth is None or (reason and not names):
+      continue
+    for key in _truths(truth, readings):
+      if key not in names:
+        returned = shown([of or 'one without a name' for of in sorted(names)])
+        wanted = f'the reading {key!r}' if key else 'a reading without a name'
+        raise UserError(
+          f'the truth of {name!r} is for {wanted}, which the instrument never '
+          f'returned; its readings are {returned or "none"}'
+        )
+
+
+def _null_rows(read: Mapping[str, _Read], null: Truth) -> list[Checked]:
+  """Returns the readings of null models; whether they are right is not known yet."""
+  return [
+    Checked('null', name, key, reading, *_range(null), True, reason)
+    for name, (readings, reason) in read.items()
+    for key, reading in (readings or {'': None}).items()
+  ]
+
+
+def _planted_rows(
+  read: Mapping[str, _Read], planted: Mapping[str, Planted]
+) -> list[Checked]:
+  """Returns the readings of planted models; whether they are right is not known yet."""
+  return [
+    Checked('planted', name, key, readings.get(key), *_range(right), True, reason)
+    for name, (readings, reason) in read.items()
+    for key, right in _truths(planted[name].truth, readings).items()
+  ]
 
 
 def _truths(

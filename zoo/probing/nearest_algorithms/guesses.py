@@ -59,6 +59,14 @@ class LearnedGuess:
   prediction: LinearFit
 
 
+def least_queries(num_features: int) -> int:
+  """Returns the least number of queries for `learned_guess`, 4 (d + 1).
+
+  Each half then has twice as many queries as w and b have entries.
+  """
+  return 4 * (num_features + 1)
+
+
 def learned_guess(
   model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
 ) -> LearnedGuess:
@@ -95,7 +103,7 @@ def learned_guess(
   """
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
-  least = 4 * (task.num_features + 1)
+  least = least_queries(task.num_features)
   num_prompts = check_count('num_prompts', num_prompts, minimum=least)
   programs = Programs()
   x, answers = gather(

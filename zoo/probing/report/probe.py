@@ -22,7 +22,11 @@ from zoo.measure.statistics import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.inside.attention_heads import Head, heads
 from zoo.probing.inside.lens import LayerCurve, Lens, lens
-from zoo.probing.nearest_algorithms.guesses import LearnedGuess, learned_guess
+from zoo.probing.nearest_algorithms.guesses import (
+  LearnedGuess,
+  learned_guess,
+  least_queries,
+)
 from zoo.probing.nearest_algorithms.implicit import (
   ImplicitAlgorithm,
   implicit_algorithm,
@@ -49,6 +53,7 @@ from zoo.tasks.base import is_squared
 _NUM_COMPARED = 4096
 _NUM_SHIFTED = 1024
 _NUM_FITTED = 16384
+_NUM_QUERIES = 4096  # The initial guess is fitted to at least this many queries.
 # The parts of a report that one can ask for.
 SECTIONS = (
   'algorithm',
@@ -323,8 +328,8 @@ def _measure_algorithm(
     if has_numbers:
       parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
     if isinstance(subject, nnx.Module):
-      prompts = max(4096, 4 * (task.num_features + 1))  # as many as a guess needs
-      parts.measure('guess', learned_guess, subject, task, prompts)
+      queries = max(_NUM_QUERIES, least_queries(task.num_features))
+      parts.measure('guess', learned_guess, subject, task, queries)
   if has_numbers:
     parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
 

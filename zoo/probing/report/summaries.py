@@ -10,7 +10,7 @@ from zoo.measure.comparison import table_of
 from zoo.measure.statistics import Estimate
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.lens import Lens
-from zoo.probing.nearest_algorithms.guesses import LearnedGuess
+from zoo.probing.nearest_algorithms.guesses import LearnedGuess, LinearFit
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
 from zoo.probing.nearest_algorithms.similarity import Alignment
@@ -175,14 +175,21 @@ def _guess_table(guess: LearnedGuess) -> Table:
     ('its prediction without examples', guess.prediction),
   ):
     if fit is not None:
-      share = 'exact' if fit.r_squared is None else f'R² = {fit.r_squared:.4f}'
-      if fit.r_squared is not None and math.isnan(fit.r_squared):
-        is_finite = np.isfinite(fit.weights).all() and np.isfinite(fit.bias).all()
-        share = 'it does not vary' if is_finite else 'it is not finite'
       distance = '-' if fit.distance is None else f'{fit.distance:.3g}'
-      rows.append((name, share, distance, _vector(fit.weights), _vector(fit.bias)))
+      vectors = _vector(fit.weights), _vector(fit.bias)
+      rows.append((name, _quality(fit), distance, *vectors))
   header = 'initial guess', 'w·x + b', '|w − prior mean|', 'w', 'b'
   return Table(rows, header)
+
+
+def _quality(fit: LinearFit) -> str:
+  """Returns how well a linear map fits a guess, in words."""
+  if fit.r_squared is None:
+    return 'exact'
+  if not math.isnan(fit.r_squared):
+    return f'R² = {fit.r_squared:.4f}'
+  is_finite = np.isfinite(fit.weights).all() and np.isfinite(fit.bias).all()
+  return 'it does not vary' if is_finite else 'it is not finite'
 
 
 def _vector(array: np.ndarray) -> str:

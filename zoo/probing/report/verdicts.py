@@ -63,9 +63,9 @@ def _fitted_shares(
   algorithm: ImplicitAlgorithm | None, sampled: SampledAlgorithm | None
 ) -> dict[str, Estimate]:
   """Returns what the fitted algorithms do not explain, by their names."""
-  if algorithm is not None and _takes_no_step(algorithm):
-    return {}
   if algorithm is not None:
+    if _takes_no_step(algorithm):
+      return {}
     exact = algorithm.nearest_gd.unexplained, algorithm.nearest_gd_beta.unexplained
     step, matrix = (None if share is None else Estimate(share, 0.0) for share in exact)
   elif sampled is not None:
