@@ -277,6 +277,10 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
   tied = said(*step, averaging=(0.19, 0.01), gd=(0.21, 0.01))
   assert tied.startswith(f'{start}one step of gradient descent')
   assert tied.endswith("not told apart from it: the task's averaging, gd.")
+  # Independent errors would have the standard error 0.014 of the difference, which
+  # would tell the two apart. Errors of opposite signs have 0.02.
+  opposite = said(*step, averaging=(0.1, 0.01), bayes=(0.131, 0.01))
+  assert opposite.endswith("not told apart from it: the task's bayes.")
   both = said((0.2, 0.01), (0.2, 0.01), (0.21, 0.01))
   assert both.endswith('not told apart from it: ridge regression with λ = 0.5.')
   far = said((0.8, 0.01), (0.8, 0.01), (0.9, 0.01))

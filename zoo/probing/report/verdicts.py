@@ -1,6 +1,5 @@
 """The verdict: which algorithm is nearest, and is it one step of gradient descent?"""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -90,16 +89,14 @@ def _is_below(share: Estimate, other: Estimate) -> bool:
 def _above(share: Estimate, others: Mapping[str, Estimate]) -> set[str]:
   """Returns the names of the shares that are above a given one.
 
-  Holm's correction is over all other shares. The errors of two shares are taken as
-  independent, although most shares are measured on the same prompts. If they rise and
-  fall together, as is usual, a difference may be missed; if one rises where the other
-  falls, a difference may be claimed too soon.
+  Holm's correction is over all other shares. Most shares are measured on the same
+  prompts, so that their errors are not independent. The standard error of a difference
+  is taken to be the sum of the two standard errors, which is the largest that it can
+  be. So no difference is claimed too soon, and a small one may be missed.
   """
   names = [name for name, other in others.items() if other is not share]
   gaps = [
-    Estimate(
-      others[name].mean - share.mean, math.hypot(share.stderr, others[name].stderr)
-    )
+    Estimate(others[name].mean - share.mean, share.stderr + others[name].stderr)
     for name in names
   ]
   is_above = above_zero(gaps, SHARE_ROUNDING)
