@@ -13,9 +13,12 @@ from zoo.config.building import within_memory
 from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.core.errors import RunError, UserError
+from zoo.host.interruption import Interruption
 from zoo.models import DeepLSA
 from zoo.training import compilation, train
 from zoo.training.compilation import compile_training, make_training
+from zoo.training.evaluation import Measured
+from zoo.training.loop import Loop, _Call
 from zoo.training.run import checked_state
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -72,6 +75,18 @@ def test_a_program_that_the_compiler_refuses_is_one_line(monkeypatch):
   config = config_of('lsa')
   with pytest.raises(RunError, match=r'not enough: .*Ran out of memory.*batch_size'):
     compile_training(make_training(config, make_mesh(config)))
+
+
+def test_memory_that_is_missing_only_while_a_step_computes_is_one_line(monkeypatch):
+  def fail(*_, **__):
+    raise exhausted()
+
+  config = config_of('lsa')
+  training = make_training(config, make_mesh(config))
+  steps = Loop(training, {}, 0, lambda step: False, Interruption(), looks_ahead=False)
+  monkeypatch.setattr(jax, 'block_until_ready', fail)
+  with pytest.raises(RunError, match=r'the memory is not enough: .*batch_size \(64\)'):
+    steps._fetch(_Call(0.0, 1, {}, Measured()))
 
 
 def test_weights_that_no_memory_holds_are_refused_before_anything_is_written(tmp_path):

@@ -172,5 +172,7 @@ def test_a_curriculum_of_ones_own(register):
     "unknown config.curriculum.name 'erly'", "did you mean 'early'? (--import"
   ):
     validate(_config(name='erly'))
+  with refuses("is 'growing', which is the one of the library"):
+    zoo.register_curriculum('growing')(early)
   zoo.register_curriculum('early')(wrong)
   assert curricula.CURRICULA['early'] is wrong

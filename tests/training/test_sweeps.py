@@ -34,7 +34,7 @@ from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
 from zoo.training.sweeps import run as sweep_run
 from zoo.training.sweeps.folders import names_of_folders
-from zoo.training.sweeps.points import name_of
+from zoo.training.sweeps.points import name_of, without_arrays
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -159,6 +159,14 @@ def test_an_unfinished_point_opens_at_the_newest_step_of_its_program(
   assert not (folder / 'checkpoints').exists()
 
 
+def test_a_point_may_have_numbers_of_numpy():
+  points = [{'task.prior_mean': np.array([0.5, -1.0]), 'seed': np.int64(3)}]
+  plain = [{'task.prior_mean': [0.5, -1.0], 'seed': 3}]
+  assert without_arrays(points) == plain
+  assert type(without_arrays(points)[0]['seed']) is int
+  assert name_of(without_arrays(points)[0]) == name_of(plain[0])
+
+
 def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   points = [{'task.prior_mean': value} for value in (0, 0.0, [0, 1.0], [0.0, 1])]
   first, second, *lists = map(name_of, points)
@@ -242,6 +250,9 @@ def test_the_table_is_there_as_json_and_csv(three):
     read = list(csv.DictReader(file))
   assert [float(row['exact_risk']) for row in read] == [r['exact_risk'] for r in three]
   assert read[1]['task.prior_mean'] == '[0.5, -1.0, 2.0]'
+  # Time and speed are those of the program that trained all three.
+  for name in 'wall_time', 'steps_per_second', 'cpu_ms_per_step':
+    assert len({row[name] for row in three}) == 1
   shown = sweeps.format_table(three, ['model.num_heads'])
   assert f'{three[0]["exact_risk"]:.6f}' in shown
   assert 'mean' not in shown
@@ -643,6 +654,7 @@ def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
   [
     ([], ['no point']),
     ([{'seed': 'one'}], ['seed']),
+    ([{'optimizer.clip_norm': 'all'}], ["clip_norm cannot be 'all'", 'the type float']),
     ([{'task.noise_std': 0.1}, {'task.noise_std': -0.1}], ['noise_std', '-0.1']),
     ([{'mesh.data': 16}], ['16', 'devices']),
   ],

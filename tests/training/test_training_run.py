@@ -25,6 +25,7 @@ from tests.training.runs import (
 )
 from zoo.core.errors import RunError
 from zoo.storage import checkpoints
+from zoo.training import run
 
 # What is yielded and saved; tests/training/test_run.py compiles each launch anew.
 pytestmark = pytest.mark.usefixtures('shared_programs')
@@ -94,6 +95,21 @@ def test_a_break_leaves_an_iterator_open_that_a_variable_holds(tmp_path):
   events.close()
   assert (tmp_path / 'checkpoints/4').is_dir()
   assert next(zoo.training_run(config, tmp_path)).step == 6
+
+
+def test_a_folder_that_another_launch_has_used_since_it_was_new_gets_this_config(
+  tmp_path, monkeypatch
+):
+  longer, prepare_new = small_config(train__num_steps=14), run.prepare_new
+
+  def prepare_while_another_launch_trains(config):
+    monkeypatch.undo()
+    assert zoo.train(small_config(), tmp_path)
+    return prepare_new(config)
+
+  monkeypatch.setattr(run, 'prepare_new', prepare_while_another_launch_trains)
+  assert [event.step for event in zoo.training_run(longer, tmp_path)] == [14]
+  assert json.loads((tmp_path / 'config.json').read_text())['train']['num_steps'] == 14
 
 
 @pytest.fixture

@@ -92,9 +92,8 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
   traced integer that counts from 0. A run uses it if `config.curriculum.name` is its
   name.
 
-  A second function under the same name replaces the first without a warning. Choose
-  another name than 'growing', the curriculum of the library: a run calls the function
-  of this name with two arguments, the step and the section `curriculum`.
+  A second function under the same name replaces the first without a warning. The name
+  of the library's own curriculum, 'growing', is the exception: it is refused.
 
   Args:
     name: The name of the curriculum in `config.curriculum.name`.
@@ -103,14 +102,19 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
     A decorator, which returns the function unchanged.
 
   Raises:
-    UserError: If the name is not a string, or if the decorated object is not a
-      function.
+    UserError: If the name is not a string, if it is 'growing', or if the decorated
+      object is not a function.
 
   Example:
     >>> @zoo.register_curriculum('doubling')
     ... def doubling(step):
     ...   return zoo.training.Stage(features=2 ** jnp.minimum(step // 1000, 5))
   """
+  if name == GROWING:
+    raise UserError(
+      f'the name of a curriculum is {name!r}, which is the one of the library; choose '
+      'another one'
+    )
   return entering('curriculum', CURRICULA, name, function=True)
 
 

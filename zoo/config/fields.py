@@ -203,7 +203,7 @@ def _check_devices(name: str, value: Any) -> None:
 
 
 def _check_objective(name: str, value: Any) -> None:
-  check_name(name, value, dict.fromkeys([*OF_THE_LIBRARY, *OBJECTIVES]))
+  check_registered(name, value, dict.fromkeys([*OF_THE_LIBRARY, *OBJECTIVES]))
 
 
 def _check_metrics(name: str, value: Any) -> None:
@@ -224,9 +224,7 @@ def _check_steps(name: str, value: Any) -> None:
     check_count(f'a step of {name}', step)
 
 
-# The learning rate is ten times that of the paper (arXiv 2512.04268) and decays, since
-# Adam changes a weight by at most the learning rate per step, and a guess has to grow
-# from 0 to 2. The task is that of Table 1 there.
+# The default task is that of Table 1 of arXiv 2512.04268.
 FIELDS: dict[str, Field] = {
   'seed': Field(
     0,
@@ -347,6 +345,8 @@ FIELDS: dict[str, Field] = {
   ),
   'curriculum.more_loops': Field(1, Count(), 'Number of loops that each stage adds.'),
   'optimizer.name': Field('adam', Registered(OPTIMIZERS), 'Name of the optimizer.'),
+  # The default is ten times that of the paper and decays: Adam changes a weight by at
+  # most the learning rate per step, and a guess has to grow from 0 to 2.
   'optimizer.learning_rate': Field(
     5e-3, Number(above=0.0), 'Learning rate at the peak of the schedule.'
   ),
@@ -520,7 +520,11 @@ FIELDS: dict[str, Field] = {
     may_change='always',
   ),
   'checkpoint.keep': Field(
-    3, Count(), 'Number of newest checkpoints that are kept.', may_change='always'
+    3,
+    Count(),
+    'Number of newest checkpoints that are kept. Points of a sweep that are trained '
+    'side by side keep one, whatever it is.',
+    may_change='always',
   ),
   'checkpoint.steps': Field(
     None,

@@ -408,7 +408,8 @@ def _with_ema(
 ) -> optax.GradientTransformation:
   """Returns an optimizer that averages past weights with exponential decay.
 
-  Each step counts `decay` times the next. The average is corrected like Adam's moments,
+  The weights after a step count `decay` times as much as those after the next step. The
+  average is corrected like Adam's moments,
   so that the initial weights do not count.
   """
 

@@ -1,4 +1,4 @@
-"""How a run is divided among devices: every rule that decides it is in this file.
+"""How a run is divided among devices: the rules, and the shardings by these rules.
 
 - The devices form a mesh with two axes, `data` and `model`. The batch of prompts of a
   step is split over `data`.

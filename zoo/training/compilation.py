@@ -56,7 +56,7 @@ class Training(NamedTuple):
       `from_source` of `init_state`.
     steps: The steps, as `make_steps` describes them, compiled or to be compiled.
     key: The key of the training prompts, or one for each model.
-    numbers: The numbers that may differ without another program.
+    numbers: Inputs of the compiled steps. Other numbers need no other program.
     evaluation: The evaluation, compiled or to be compiled.
     flops: The operations in the matrix products of a step, once compiled.
   """

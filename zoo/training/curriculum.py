@@ -49,7 +49,7 @@ def mean_at(
   Args:
     stage: The stage of the curriculum.
     losses: Losses `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every
-      example or at the query alone, or `[b]` of statistics of prompts.
+      example or at the query alone, or `[b]` at the query.
     lengths: The number of examples of each prompt after which its loss counts. It is
       the loss of a prompt that is cut there. None counts all positions.
   """

@@ -28,7 +28,8 @@ class Event:
     step: The number of steps that are done.
     metrics: The line of the step in `metrics.jsonl`: `loss`, `grad_norm`, `eval_risk`,
       `exact_risk` and others by name. A value that is not measured at this step is
-      None.
+      None. The names of registered metrics, and `eval_nll`, are there only at steps
+      that evaluate.
     summary: The summary of the whole run in its last event; None in all others.
     model: A copy of the model as it is after this step.
   """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from zoo.config.building import Config
+from zoo.config.building import Config, within_memory
 from zoo.config.sharding import State, on_mesh
 from zoo.host.interruption import Interruption
 from zoo.storage.checkpoints import kept_steps
@@ -138,14 +138,19 @@ class Loop:
 
     Returns:
       The metrics and the evaluation, on the host.
+
+    Raises:
+      RunError: If the memory was not enough for the steps or for the evaluation. Some
+        backends find this out only while they compute.
     """
     results = call.metrics, call.measured
-    for leaf in jax.tree.leaves(results):
-      leaf.copy_to_host_async()  # The copy begins as soon as a result is there.
-    jax.block_until_ready(call.metrics)
-    began = max(call.started, self._last_fetch)
-    self._seconds_of_steps += time.monotonic() - began
-    metrics, measured = jax.device_get(results)
+    with within_memory(self._training.config):
+      for leaf in jax.tree.leaves(results):
+        leaf.copy_to_host_async()  # The copy begins as soon as a result is there.
+      jax.block_until_ready(call.metrics)
+      began = max(call.started, self._last_fetch)
+      self._seconds_of_steps += time.monotonic() - began
+      metrics, measured = jax.device_get(results)
     self._last_fetch, self._fetched_step = time.monotonic(), call.step
     return metrics, measured
 

@@ -324,6 +324,8 @@ def summarised_many(
   """
   config, evaluation = training.config, training.evaluation
   model_state = loop.state['model']
+  # The time of the comparison does not count, as in a run of one model.
+  speed, seconds = loop.speed(), max(each.wall_time for each in records)
   with on_mesh(training.mesh, config):
     if not risks:
       measured = evaluate(config, evaluation, model_state, loop.step)
@@ -334,7 +336,6 @@ def summarised_many(
   for i, own_config in enumerate(configs):
     summary = None
     if finite[i]:
-      speed, seconds = loop.speed(), records[i].wall_time
       summary = summarise(
         own_config, training.mesh, risks[i], speed, training.flops, seconds
       )

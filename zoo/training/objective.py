@@ -170,8 +170,9 @@ def negative_log_likelihoods(
 ) -> Float[Array, '*n']:
   """Returns −log p, in nats, of labels that are the targets of prompts.
 
-  The result has the axes of `trained_losses`. For classes these are the losses of the
-  task, whose predictions are logits.
+  The result has the axes of `trained_losses`, except that a model which is no
+  `TokenModel` has losses `[b]` at the query alone. For classes these are the losses of
+  the task, whose predictions are logits.
   """
   if task.label_kind != 'numbers':
     return trained_losses(model, task, batch, None, every)

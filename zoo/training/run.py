@@ -106,11 +106,11 @@ def train(
 
   Raises:
     UserError: If the config or the workdir is invalid, if another process is training
-      in the workdir, or if the memory is not enough for a new run. Nothing is written
-      then.
+      in the workdir, or if checks or compilation show that the memory is not enough for
+      a new run. Nothing is written then.
     RunError: If the loss, the gradient or the weights are not finite, if the newest
-      checkpoint is damaged, if the memory is not enough for a run that resumes, or if
-      the folder cannot be written.
+      checkpoint is damaged, if the folder cannot be written, or if the memory is not
+      enough and this shows only while a run resumes or trains.
     KeyboardInterrupt: If Ctrl-C was pressed and there is one process. The newest step
       is saved, and the same call resumes from it.
 
@@ -163,11 +163,11 @@ def training_run(
 
   Raises:
     UserError: If the config or the workdir is invalid, if another process is training
-      in the workdir, or if the memory is not enough for a new run. Nothing is written
-      then.
+      in the workdir, or if checks or compilation show that the memory is not enough for
+      a new run. Nothing is written then.
     RunError: If the loss, the gradient or the weights are not finite, if the newest
-      checkpoint is damaged, if the memory is not enough for a run that resumes, or if
-      the folder cannot be written.
+      checkpoint is damaged, if the folder cannot be written, or if the memory is not
+      enough and this shows only while a run resumes or trains.
     KeyboardInterrupt: If Ctrl-C was pressed and there is one process. The newest step
       is saved, and the same call resumes from it.
 
@@ -218,7 +218,8 @@ def events_of(
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
       training, initial = prepare(config, resumes)
-      processes.run_on_main(lambda: begin(workdir, config))
+    # A new folder is not empty any more if another launch has trained in it since.
+    processes.run_on_main(lambda: begin(workdir, config))
     assert training is not None  # It comes from `prepare_new` or from `prepare`.
     step, state = restored(training, checkpoints, initial)
     num_steps, risks, event = config.train.num_steps, None, None
@@ -396,7 +397,7 @@ def finished_run(
 
 
 def begin(workdir: pathlib.Path, config: Config) -> None:
-  """Prepares the folder of an earlier run that goes on, on process 0.
+  """Prepares the locked folder of a run that begins or goes on, on process 0.
 
   The folder gets the config of this launch. A summary in the folder is deleted, since
   the run has not ended by this config.
@@ -456,7 +457,8 @@ def line_of(
     wall_time: Seconds spent on the run, including earlier launches.
 
   Returns:
-    The numbers by name. A number that was not measured, or that overflows, is None.
+    The numbers by name. A number that was not measured, or that overflows, is None. If
+    nothing was measured, the names of registered metrics and `eval_nll` are absent.
   """
   return finite_or_null(
     {

@@ -83,7 +83,8 @@ def _saved_weights(path: str, config: Config) -> PyTree:
   """Returns the arrays of a run or a saved model, from which a new model starts.
 
   These are all arrays, including those that are not trained, such as a fixed guess or
-  the averages of a normalisation. Only random keys are those of the seed of the config.
+  the averages of a normalisation. Only random keys are not read: they are drawn from
+  the seed of the config.
   The saved model may have been trained on another task, or with another optimizer.
 
   Raises:

@@ -239,9 +239,9 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
 def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
   """Returns the most bytes in use at a time, and what uses them.
 
-  It is the fullest of the devices, and 'device'. Where a backend does not know its
-  memory, as on CPUs, it is the process, and 'process'. On Windows, which has no such
-  count, both are None. The peak is since the process began.
+  On devices that report their memory it is the largest peak of one device, with
+  'device'. On others, such as CPUs, it is the peak of the process, with 'process'. On
+  Windows, which has no such count, both are None. A peak is since the process began.
   """
   peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in devices]
   known = [peak for peak in peaks if peak is not None]

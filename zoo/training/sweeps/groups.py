@@ -1,6 +1,7 @@
 """Groups of points of a sweep: one compiled program trains the points of a group.
 
-A part of a sweep, such as 1/4, has some points of each group.
+A part of a sweep, such as 1/4, has some points of each group that has at least as many
+points as there are parts.
 """
 
 import json
@@ -25,8 +26,8 @@ def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
   """Returns the indices of the points of one part of a sweep.
 
   The indices depend on the configs alone. The points of each group are cut into as many
-  pieces of neighbours as there are parts, and the pieces are dealt to the parts in
-  turn.
+  runs of consecutive points as there are parts, or into single points if there are
+  fewer of them. The runs of all groups are dealt to the parts in turn.
 
   Args:
     part: The part.

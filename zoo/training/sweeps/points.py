@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 from flax.traverse_util import flatten_dict
 
 from zoo.config.building import Config, with_full_path
@@ -90,6 +92,16 @@ def at_point(config: Config, point: Point) -> Config:
   return validate(with_fields(config, point))
 
 
+def without_arrays(points: Sequence[Point]) -> list[Point]:
+  """Returns points with lists and Python numbers in place of NumPy's and JAX's."""
+
+  def plain(value: Any) -> Any:
+    is_array = isinstance(value, np.ndarray | np.generic | jax.Array)
+    return value.tolist() if is_array else value
+
+  return [{field: plain(value) for field, value in point.items()} for point in points]
+
+
 def config_of_all(config: Config, points: Sequence[Point]) -> Config:
   """Returns the config that a sweep has in its own folder.
 
@@ -164,7 +176,7 @@ def with_fields(config: Config, point: Point) -> Config:
       with config.unlocked():
         (config[section] if section else config)[leaf] = value
     except TypeError:
-      kind = type(known[field]).__name__
+      kind = (config[section] if section else config).get_type(leaf).__name__
       raise UserError(
         f'config.{field} cannot be {value!r}; it must be of the type {kind}, and '
         'values of a sweep are written 1,2,3 or 1..3'

@@ -49,7 +49,12 @@ from zoo.training.summary import (
 )
 from zoo.training.sweeps.folders import is_done, names_of_folders
 from zoo.training.sweeps.groups import groups_to_train, points_of, side_by_side
-from zoo.training.sweeps.points import Point, config_of_all, validated_configs
+from zoo.training.sweeps.points import (
+  Point,
+  config_of_all,
+  validated_configs,
+  without_arrays,
+)
 from zoo.training.sweeps.table import Row, rows_of, write_table
 
 
@@ -88,15 +93,15 @@ def sweep(
       are not called for points that are finished already.
 
   Returns:
-    A row for each point: its fields, `workdir`, and its summary. The rows are also in
-    `table.csv` and `table.json`. After SIGTERM the result is None, and the same call
-    resumes.
+    A row for each point: its fields, `workdir`, and its summary. Without `part`, the
+    rows are also in `table.csv` and `table.json`. After SIGTERM the result is None, and
+    the same call resumes.
 
   Raises:
     UserError: If the config, a point or the workdir is invalid, or if the workdir
       belongs to another number of parts. Nothing is written then.
-    LostPointsError: If a point has become non-finite. All other points are done, and
-      the tables are written.
+    LostPointsError: If a point has become non-finite. All other points are done.
+      Without `part`, the tables are written.
     RunError: If the folder cannot be written.
     KeyboardInterrupt: If Ctrl-C was pressed. The same call resumes.
 
@@ -112,6 +117,7 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
+  points = without_arrays(points)
   config = config_of_all(config, points)
   configs = validated_configs(config, points)
   workdir = workdir_path(workdir)
@@ -212,8 +218,8 @@ def _train_missing(
       seconds_per_step = (time.monotonic() - start) / sum(num_steps[:number])
       logging.info(
         '%d of %d points are done; the sweep will take about %s more',
-        sum(map(len, groups[:number])),
-        len(missing),
+        len(configs) - sum(map(len, groups[number:])),
+        len(configs),
         format_seconds(steps_left * seconds_per_step),
       )
 
