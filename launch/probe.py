@@ -33,7 +33,7 @@ if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
 
 # The control of the interventions: so many untrained models of the same config.
-_NUM_UNTRAINED = 3
+_NUM_UNTRAINED = 8
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
@@ -102,6 +102,7 @@ def main() -> None:
 
   import zoo
   from zoo.config.building import build_model
+  from zoo.config.saved import to_json
   from zoo.probing.report.intervention_report import Interventions
   from zoo.probing.report.pictures import page, pictures
   from zoo.probing.report.probe import check_sections
@@ -121,7 +122,7 @@ def main() -> None:
   with _DRAWING.wishes(is_one=is_one, why=why):
     figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'
-  parts = Interventions(out, saved.model)
+  parts = Interventions(out, saved.model, to_json(saved.config))
   if _INTERVENTIONS.value:
     seeds = [saved.config.seed + 1 + i for i in range(_NUM_UNTRAINED)]
     untrained = [build_model(saved.config, nnx.Rngs(seed)) for seed in seeds]

@@ -14,6 +14,7 @@ from zoo.measure import statistics
 from zoo.measure.statistics import (
   Estimate,
   above_zero,
+  apart_from_extreme,
   difference,
   estimate,
   estimate_of_batches,
@@ -29,6 +30,7 @@ from zoo.measure.statistics import (
   resampled_means,
   share_of_gap,
   t_test,
+  welch_p_value,
   welch_test,
 )
 from zoo.probing.nearest_strategies.mixtures import _Samples, _stderrs
@@ -288,6 +290,34 @@ def test_what_survives_is_wrong_once_in_forty_times_at_most():
   )
   # 0.025 with a binomial spread of 0.0025.
   assert 0.0175 < wrong / 4000 < 0.0325
+
+
+def test_of_equal_means_one_is_called_apart_once_in_twenty_times_at_most():
+  """The largest is chosen by the samples that are tested."""
+  rng, wrong, num_draws = np.random.default_rng(7), {4: 0, 16: 0}, 3000
+  for k in wrong:
+    for row in rng.normal(size=(num_draws, k)):
+      gaps = np.delete(row.max() - row, row.argmax())
+      error = math.sqrt(2)  # It is that of a difference.
+      wrong[k] += any(apart_from_extreme([Estimate(gap, error) for gap in gaps]))
+    # 0.05 with four times its binomial spread of 0.004.
+    assert wrong[k] / num_draws < 0.066
+  # Of two means there is one pair, and the test is that of the 95 % interval.
+  assert apart_from_extreme([Estimate(1.97, 1.0)]) == [True]
+  assert apart_from_extreme([Estimate(1.95, 1.0)]) == [False]
+
+
+def test_a_p_value_of_parts_is_that_of_the_t_test():
+  samples = np.array([0.3, 1.1, 0.2, 0.9])
+  parts = [(float(samples.var(ddof=1)) / 4, 3)]
+  for sign in 1, -1:
+    wanted: Any = stats.ttest_1samp(sign * samples, 0, alternative='greater')
+    found = welch_p_value(sign * float(samples.mean()), parts)
+    assert found == pytest.approx(wanted.pvalue)
+  # A part that is known well leaves the degrees of freedom of the other.
+  assert welch_p_value(3.0, [(1.0, 2), (1e-9, 500)]) == pytest.approx(
+    stats.t.sf(3.0, 2), rel=1e-3
+  )
 
 
 def _weighed(rng, weights, count, is_numbers):

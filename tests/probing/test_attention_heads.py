@@ -68,6 +68,15 @@ def test_heads_that_do_nothing_have_no_share():
   assert [head.pruning_cost for head in measured] == [0, 0]
 
 
+def test_heads_that_cancel_one_another_have_no_share():
+  model = biased()
+  for name in ('w_p', 'w_v', 'w_k', 'w_q'):
+    matrices = getattr(model, name)
+    sign = -1 - 1e-7 if name == 'w_p' else 1
+    matrices[...] = jnp.stack([matrices[0], sign * matrices[0]])
+  assert [head.share for head in heads(model, _TASK)] == [None, None]
+
+
 def test_mistakes_are_named():
   with refuses('head 2 cannot be pruned', 'from 0 to 1'):
     prune(biased(), [2])

@@ -15,8 +15,10 @@ from tests.probing import numpy_transformer as steps
 from tests.probing.models import induction, table
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
+from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.measure.statistics import plus_minus
 from zoo.probing import Node, circuit
+from zoo.probing.inside import circuits
 from zoo.probing.inside.circuits import _of_random, _pair
 from zoo.probing.inside.graphs import ends_of, graph_of, run_graph, with_edges
 
@@ -222,3 +224,19 @@ def test_a_circuit_of_a_trained_transformer_is_better_than_random_edges():
   assert found.recovered.mean > 0.8  # it was chosen for 0.9 on other prompts
   assert found.recovered.mean - found.recovered.half > found.largest_random.mean
   assert found.curve[-1].recovered.mean == pytest.approx(1, abs=1e-5)
+
+
+def test_prompts_are_no_prompts_of_training(monkeypatch):
+  """Splitting the key of a seed gives the keys of its streams, of training too."""
+  asked = []
+
+  def keep(task, keep, num_prompts, key):
+    asked.append(key)
+    if len(asked) == 2:
+      raise InterruptedError
+
+  monkeypatch.setattr(circuits, '_pair', keep)
+  with pytest.raises(InterruptedError):
+    circuit(lambda prompt: prompt.y_query, isotropic(2, 3), seed=4)
+  expected = jax.random.split(stream_of(4, CURVE_STREAM))
+  assert [(asked[i] == expected[i]).item() for i in range(2)] == [True, True]

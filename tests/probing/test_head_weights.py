@@ -74,6 +74,19 @@ def test_a_head_that_copies_has_the_score_1_and_its_opposite_minus_1():
   assert not qk(model, 1, 0).any()
 
 
+def test_what_a_head_adds_to_all_logits_alike_is_no_copy():
+  model, _ = induction()
+  network: Any = nnx.clone(model)
+  k, d = network.num_outputs, network.num_features
+  # The head writes the same into every label, whatever label it attends to.
+  read_out = network.read_out.kernel
+  read_out[...] = read_out[...][:, :1] * np.ones((1, read_out.shape[1]))
+  block = ov(network, 1, 0)[d : d + k, :k]
+  assert np.abs(block).max() > 0
+  np.testing.assert_allclose(block, block[:, :1] * np.ones((1, k)), atol=1e-6)
+  assert copying_score(network, 1, 0) is None
+
+
 def test_without_a_linear_map_of_tokens_matrices_are_those_of_the_stream():
   image = zoo.models.Transformer(
     16, 2, num_layers=1, width=8, read_in='convolutional', rngs=nnx.Rngs(0)

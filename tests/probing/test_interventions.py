@@ -29,13 +29,13 @@ def _model():
 
 def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
   model, task = _model(), isotropic(2, 3)
-  parts = Interventions(tmp_path, model)
+  parts = Interventions(tmp_path, model, 'config')
   parts.measure(model, task, 0.0)
   assert not parts.results
   parts.measure(model, task, None)
   assert tuple(parts.results) == PARTS
   assert parts.results['heads'] is None  # it has no site of that name
-  again = Interventions(tmp_path, model)
+  again = Interventions(tmp_path, model, 'config')
   # What is measured is not measured again.
   monkeypatch.setattr(intervention_report, 'measure', pytest.fail)
   again.measure(model, task, None)
@@ -62,7 +62,7 @@ def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
   monkeypatch.setattr(intervention_report, 'measure', known)
   for _ in range(5):
     file.write_bytes(whole[: draws.randrange(len(whole))])
-    cut = Interventions(tmp_path, model)
+    cut = Interventions(tmp_path, model, 'config')
     cut.measure(model, task, None)
     assert file.read_bytes() == whole
     assert cut.sentences() == parts.sentences()
@@ -70,15 +70,16 @@ def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 def test_parts_of_other_weights_and_of_a_damaged_file_are_not_taken(tmp_path):
   file, model = tmp_path / 'rows.jsonl', _model()
-  parts = Interventions(tmp_path, model)
+  parts = Interventions(tmp_path, model, 'config')
   parts._keep('heads', None)
-  assert Interventions(tmp_path, model).results == {'heads': None}
+  assert Interventions(tmp_path, model, 'config').results == {'heads': None}
+  assert not Interventions(tmp_path, model, 'another config').results
   other = nnx.clone(model)
   other.w[...] = other.w[...] + 1
-  assert not Interventions(tmp_path, other).results
+  assert not Interventions(tmp_path, other, 'config').results
   file.write_text('{"cell": "heads"}\n')
   with refuses('rows.jsonl, line 1 is damaged; delete the line'):
-    Interventions(tmp_path, model)
+    Interventions(tmp_path, model, 'config')
 
 
 def _effects(gap, *shares):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 import zoo
 from tests import oracle
@@ -90,6 +91,10 @@ def test_untrained_models_are_a_control_with_their_spread():
   assert score.untrained.half == pytest.approx(half, rel=1e-4)
   assert score.above_untrained.mean == pytest.approx(score.r2.mean - np.mean(alone))
   assert score.above_untrained.stderr >= score.untrained.stderr
+  # One degree of freedom, beside which the error over prompts hardly counts.
+  assert prompt_alone.p_value is None
+  t = score.above_untrained.mean / (half / 12.706)
+  assert score.p_value == pytest.approx(stats.t.sf(t, 1), rel=0.1)
   with refuses('there is one untrained model; their spread needs two or more'):
     probe_latents(model(1.0), *arguments, untrained=[model(0.3)])
 

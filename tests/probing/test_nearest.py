@@ -49,6 +49,21 @@ def test_gradient_descent_is_found_with_its_step_and_start():
   assert verdict.startswith('Yes: one step of size 0.4000 from w_0, which is 3.35 from')
 
 
+def test_baselines_are_measured_on_the_prompts_of_the_fitted_algorithms():
+  # The task's step is the nearest step of a model that is this step, plus an error
+  # that no step explains. Both shares are then the same numbers over the same prompts.
+  step = estimators.gradient_descent(_TASK)
+
+  def near(prompt):
+    return step(prompt) + jnp.cos(50 * prompt.x_query[:, 0])
+
+  found = sampled_algorithm(near, _TASK, 512)
+  share = baseline_shares(near, _TASK, 512)['gd']
+  # The fit to the other half moves the step by a little.
+  assert share.mean == pytest.approx(found.nearest_gd.unexplained.mean, rel=0.03)
+  assert share.stderr == pytest.approx(found.nearest_gd.unexplained.stderr, rel=0.03)
+
+
 def test_a_step_with_a_matrix_is_found():
   task = general(noise_std=0.7)
   algorithm = sampled_algorithm(estimators.gd_beta(task), task, 512)

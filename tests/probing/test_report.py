@@ -106,6 +106,42 @@ def test_a_step_without_labels_is_no_step_of_gradient_descent():
   assert name_nearest(algorithm, None, {}) == ''
 
 
+def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
+  """Of `w + η (−r − S w)` with large w, which is near the step that follows labels."""
+  task, start = isotropic(2, 4), np.array([100.0, -100.0])
+  step = zoo.LearningRule.gradient_descent
+  rule = step(start, 0.5) - 2.0 * step(np.zeros(2), 0.5)
+  algorithm = implicit_algorithm(rule, task)
+  assert algorithm.nearest_gd.unexplained is not None
+  assert algorithm.nearest_gd.unexplained < UNEXPLAINED
+  # The labels move the predictions by −1 times what the step says: (1 + 1)² = 4.
+  assert algorithm.nearest_gd.unexplained_of_labels == pytest.approx(4, rel=0.01)
+  is_descent, verdict = judge(algorithm, task)
+  assert not is_descent
+  assert verdict.endswith(', but 400 % of what the labels change.')
+  sampled: Any = sampled_algorithm(rule, task, 2048)
+  assert sampled.nearest_gd.unexplained.mean < UNEXPLAINED
+  of_labels = sampled.nearest_gd.unexplained_of_labels
+  assert abs(of_labels.mean - 4) < 0.1
+  is_descent, verdict = judge_by_samples(sampled)
+  assert verdict.startswith('No: ')
+  assert not is_descent
+  # A step that follows the labels explains them.
+  honest: Any = sampled_algorithm(step(start, 0.5), task, 512)
+  assert honest.nearest_gd.unexplained_of_labels.mean < 1e-8
+
+
+def test_predictions_that_are_not_finite_are_refused():
+  task = isotropic(2, 4)
+  step = zoo.estimators.gradient_descent(task, 0.5, 1)
+
+  def broken(prompt):
+    return step(prompt).at[-1].set(np.nan)
+
+  with refuses('predicts numbers that are not finite'):
+    sampled_algorithm(broken, task, 128)
+
+
 @pytest.mark.slow
 def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   keep(monkeypatch, 'shifts', 'scale_y=2')
@@ -224,9 +260,12 @@ def algorithm():
 
 def test_a_share_that_its_error_does_not_resolve_is_undecided(algorithm):
 
-  def judged(mean, error):
-    share = Estimate(mean, error)
-    nearest = dataclasses.replace(algorithm.nearest_gd, unexplained=share)
+  def judged(mean, error, of_labels=(0.001, 0.0001)):
+    nearest = dataclasses.replace(
+      algorithm.nearest_gd,
+      unexplained=Estimate(mean, error),
+      unexplained_of_labels=Estimate(*of_labels),
+    )
     return judge_by_samples(dataclasses.replace(algorithm, nearest_gd=nearest))
 
   for mean, error, start in (
@@ -237,7 +276,16 @@ def test_a_share_that_its_error_does_not_resolve_is_undecided(algorithm):
   ):
     is_descent, verdict = judged(mean, error)
     assert verdict.startswith(start)
-    assert is_descent is (start == 'Yes: ')
+    assert is_descent is {'Yes: ': True, 'No': False}.get(start)
+  # What the labels change has to be explained, too.
+  for of_labels, start in (
+    ((0.008, 0.0011), 'Undecided: '),
+    ((0.012, 0.0009), 'No: '),
+    ((1.5, 0.1), 'No: '),
+  ):
+    _, verdict = judged(0.001, 0.0001, of_labels)
+    assert verdict.startswith(start)
+    assert 'of what the labels change' in verdict
 
 
 def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):

@@ -504,10 +504,26 @@ def welch_test(
     else:
       of_mean += mean_variance / len(group)
   parts.append((of_mean, num_free))
-  whole = sum(part for part, _ in parts)
   gap = float(first.mean() - second.mean())
+  return _t_p_value(gap, *_stderr_and_degrees(parts))
+
+
+def welch_p_value(mean: float, parts: Sequence[tuple[float, int]]) -> float:
+  """Returns the one-sided p value that a mean is at most 0, by Welch's t test.
+
+  Args:
+    mean: The mean, such as a difference of two means.
+    parts: Its variance in independent parts, each with its degrees of freedom.
+  """
+  p_value = _t_p_value(mean, *_stderr_and_degrees(parts))
+  return p_value / 2 if mean > 0 else 1 - p_value / 2
+
+
+def _stderr_and_degrees(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+  """Returns the standard error of a sum of parts, with Welch's degrees of freedom."""
+  whole = sum(part for part, _ in parts)
   degrees = whole**2 / sum(part**2 / free for part, free in parts) if whole else 1.0
-  return _t_p_value(gap, math.sqrt(whole), degrees)
+  return math.sqrt(whole), degrees
 
 
 def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
@@ -652,6 +668,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
   return adjusted
 
 
+def apart_from_extreme(
+  gaps: Sequence[Estimate], rounding: float = 0.0, level: float = LEVEL
+) -> list[bool]:
+  """Returns which of several means are apart from the least, or largest, of them.
+
+  Which mean is the extreme one is seen on the samples that also test the gaps. So any
+  pair of means may come to be compared, and Bonferroni's correction is over all pairs:
+  the probability that a mean counts as apart which is equal, is at most the level.
+
+  Args:
+    gaps: The distance of each of the k − 1 other means from the extreme one, ≥ 0.
+    rounding: The size up to which a gap may be rounding.
+    level: The level of the test.
+  """
+  num_pairs = (len(gaps) + 1) * len(gaps) / 2
+  p_values = _p_values_above_zero(gaps, rounding)
+  return [num_pairs * p_value < level / 2 for p_value in p_values]
+
+
 def above_zero(
   values: Sequence[Estimate], rounding: float = 0.0, level: float = LEVEL
 ) -> list[bool]:
@@ -666,13 +701,22 @@ def above_zero(
     rounding: The size up to which a mean may be rounding.
     level: The level of the two-sided test.
   """
+  p_values = holm(_p_values_above_zero(values, rounding))
+  return [p_value < level / 2 for p_value in p_values]
+
+
+def p_value_above_zero(value: Estimate, rounding: float = 0.0) -> float:
+  """Returns the one-sided p value that a mean is at most 0, or at most the rounding.
+
+  The mean is taken to be normal. The p value is NaN for an estimate without an error.
+  """
   from scipy import special  # It is slow to import.
 
-  p_values = []
-  for mean, stderr in values:
-    mean = mean - rounding
-    if stderr == 0:
-      p_values.append(0.0 if mean > 0 else 1.0)
-    else:
-      p_values.append(float(special.ndtr(-mean / stderr)))
-  return [p_value < level / 2 for p_value in holm(p_values)]
+  mean, stderr = value
+  if stderr == 0:
+    return 0.0 if mean > rounding else 1.0
+  return float(special.ndtr(-(mean - rounding) / stderr))
+
+
+def _p_values_above_zero(values: Sequence[Estimate], rounding: float) -> list[float]:
+  return [p_value_above_zero(value, rounding) for value in values]

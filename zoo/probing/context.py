@@ -76,10 +76,23 @@ def share_of_effect(
   """Returns the ratio of two means over the same prompts.
 
   None if the effect of the context is no larger than rounding.
+
+  Raises:
+    UserError: If a prediction is not finite.
   """
+  check_finite(prediction, effect)
   if not effect.mean() > ROUNDING * np.mean(prediction**2):
     return None
   return ratio(part, effect)
+
+
+def check_finite(*arrays: Float[np.ndarray, '*n']) -> None:
+  """Raises UserError unless predictions, and what follows from them, are finite."""
+  if not all(np.isfinite(array).all() for array in arrays):
+    raise UserError(
+      'the model predicts numbers that are not finite on some prompts; what it does '
+      'with its context cannot be measured'
+    )
 
 
 def ignores_labels(

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from zoo import theory
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
+from zoo.core.losses import ROUNDING
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.rows import Rows
 from zoo.models.linear_attention import LinearAttention
@@ -36,7 +37,8 @@ class Head:
     value: The value vector b_h = W_Vᵀ W_Pᵀ r, `[e]`.
     form: The bilinear form A_h = W_Kᵀ W_Q, `[e, e]`.
     share: E f_h Δ / E Δ². The shares of all heads sum to 1, and a head that opposes the
-      others has a negative share. None if the heads together contribute nothing.
+      others has a negative share. None if the heads together contribute nothing, or
+      cancel one another up to the rounding of float32.
     pruning_cost: The exact risk without this head, minus the risk with it.
   """
 
@@ -85,9 +87,14 @@ def heads(model: Predictor, task: Task) -> Rows[Head]:
     together = rule_of(model) - guess
     nothing = together * 0.0
     total = _square(together, nothing, task)
-    for head in every:
-      others = [other for other in every if other != head]
-      alone = rule_of(prune(model, others)) - guess
+    each_alone = [
+      rule_of(prune(model, [other for other in every if other != head])) - guess
+      for head in every
+    ]
+    squares = sum(_square(alone, nothing, task) for alone in each_alone)
+    # Heads that cancel one another up to the rounding of their weights add nothing.
+    add_nothing = total <= ROUNDING * squares
+    for head, alone in zip(every, each_alone, strict=True):
       # The product is ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4.
       product = _square(alone + together, nothing, task)
       product = (product - _square(alone, together, task)) / 4
@@ -96,7 +103,7 @@ def heads(model: Predictor, task: Task) -> Rows[Head]:
         Head(
           value=values[head],
           form=forms[head],
-          share=product / total if total > 0 else None,
+          share=None if add_nothing else product / total,
           pruning_cost=pruned - risk,
         )
       )

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task
@@ -263,7 +264,7 @@ def circuit(
   check_count('seed', seed, minimum=0)
   choosing, judging = (
     _pair(task, keep, num_prompts, key)
-    for key in jax.random.split(jax.random.key(seed))
+    for key in jax.random.split(stream_of(seed, CURVE_STREAM))
   )
   graph = graph_of(model, choosing[0])
   runner = _Runner(model, task, graph)

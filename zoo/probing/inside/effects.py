@@ -168,7 +168,8 @@ def effects(
       prompts, and returns a number for each prompt.
     kinds: The kinds of replacements, some of 'recovered', 'zero', 'mean' and
       'resample'. None means all that the method has.
-    heads: Whether to replace each head by itself, at sites that have heads.
+    heads: Whether to replace each head by itself, at sites that have heads. The tap of
+      such a site has an axis `h`.
     tokens: Whether to replace each token by itself, at sites that have tokens.
     method: How the change of the loss is found. `'patch'` replaces each value and runs
       the model again. `'gradient'` takes ∂L/∂v at the value that would be replaced; two
@@ -183,7 +184,8 @@ def effects(
   Raises:
     UserError: If the model is not an NNX module; if a site is unknown or does not reach
       the prediction; if the prompts have different sizes, or there is one prompt alone;
-      if the method is unknown; if a kind is unknown or the method does not have it; if
+      if heads are to be replaced one by one, and no site has heads; if the method is
+      unknown; if a kind is unknown or the method does not have it; if
       the metric returns anything but a number for each prompt; if the values at a site
       are integers and the method is not 'patch'; or if the prompts have integers and
       the method is 'integrated'.
@@ -216,6 +218,11 @@ def effects(
   shapes = _replaceable(model, clean, sites)
   taps = {place.site: place.tap for place in places(checked_module(model))}
   axes = {site: taps[site].axes or '' for site in shapes}
+  if heads and all(axis_of(of_site, HEADS) is None for of_site in axes.values()):
+    raise UserError(
+      f'heads is True, and none of the sites {", ".join(axes)} has heads: the axes of '
+      f'its tap lack the letter {" or ".join(HEADS)}'
+    )
   selections = _selections([*axes], axes, shapes, kinds, heads, tokens)
   loss = metric or LossAtQuery(task)
   if method == 'patch':

@@ -119,14 +119,16 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
   """Returns how far a head raises the outputs of the labels to which it attends.
 
   The score is `Σ λ / Σ |λ|` over the eigenvalues λ of a block of `ov`: from the entries
-  of the labels in a token to the outputs for the same labels. A model with one output
-  has one eigenvalue, so that its score is a sign, 1 or −1.
+  of the labels in a token to the outputs for the same labels. Several outputs are
+  logits of classes, and what a head adds to all of them alike changes no probability:
+  their mean is subtracted. A model with one or two outputs has one eigenvalue other
+  than 0, so that its score is a sign, 1 or −1.
 
   - Quantity: `Σ λ / Σ |λ|`, from −1 to 1; a head that copies has 1.
   - Null: the score of an untrained model. It is random around 0, and the fewer outputs
     k the model has, the wider is its range. For random normal weights, in a model of
-    width 64 with heads of size 16, 95 % of the scores lie within ±0.8, ±0.4, ±0.3 and
-    ±0.2 for k = 4, 8, 16 and 32. For k ≤ 2 this range is all of −1 to 1.
+    width 64 with heads of size 16, 95 % of the scores lie within ±0.93, ±0.47, ±0.28
+    and ±0.23 for k = 4, 8, 16 and 32.
   - Counterfactual: none.
   - Denominator: `Σ |λ|`; if it is 0, the score is None.
 
@@ -166,6 +168,8 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
   d, k = network.num_features, network.num_outputs
   # With head='gaussian' the means are the first k outputs.
   labels = ov(network, layer, head)[d : d + k, :k]
+  if k > 1:
+    labels = labels - labels.mean(axis=1, keepdims=True)
   eigenvalues = np.linalg.eigvals(labels)
   total = float(np.abs(eigenvalues).sum())
   # Complex eigenvalues come in conjugate pairs, so that their sum is real.

@@ -14,13 +14,14 @@ from jax.tree_util import keystr
 from jaxtyping import Array, Float
 
 from zoo import estimators, theory
+from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
 from zoo.measure.rows import Rows
-from zoo.measure.statistics import Estimate, one_more, ratio
+from zoo.measure.statistics import Estimate, one_more, ratio, welch_p_value
 from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
@@ -58,6 +59,10 @@ class LatentScore(NamedTuple):
       for the prompt itself.
     above_untrained: `r2` minus the R² that one more untrained model would have on the
       same prompts. None in the same two cases.
+    p_value: The one-sided p value that `above_untrained` is at most 0, by Welch's t
+      test. With few untrained models it is far from that of a normal distribution with
+      the same interval, so correct this number, as by Holm's method, if you look at
+      many sites. None in the same two cases.
   """
 
   site: str
@@ -66,6 +71,7 @@ class LatentScore(NamedTuple):
   permuted: Estimate
   untrained: Estimate | None = None
   above_untrained: Estimate | None = None
+  p_value: float | None = None
 
 
 def probe_latents(
@@ -138,7 +144,7 @@ def probe_latents(
   chosen = wanted_sites(model, sites)
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
   task = task.held_out()
-  prompt = task.sample(jax.random.key(seed), num_prompts, latents=True)
+  prompt = task.sample(stream_of(seed, CURVE_STREAM), num_prompts, latents=True)
   wanted = latent_targets(task, prompt) if targets is None else targets
   if not wanted:
     raise UserError(f'{type(task).__name__} has no latents; give targets')
@@ -275,7 +281,7 @@ def _scores(
           _squares(fit(target[:half], rows[half:]), target, half)[0]
           for fit, rows in fits
         ]
-        score = score._replace(**_above_untrained(error, errors, whole))
+        score = score._replace(**_beside_untrained(error, errors, whole))
       scores.append(score)
   return scores
 
@@ -293,19 +299,23 @@ def _one_minus(unexplained: Estimate) -> Estimate:
   return Estimate(1 - unexplained.mean, unexplained.stderr)
 
 
-def _above_untrained(
+def _beside_untrained(
   error: Float[np.ndarray, ' b'],
   errors: Sequence[Float[np.ndarray, ' b']],
   whole: Float[np.ndarray, ' b'],
-) -> dict[str, Estimate]:
-  """Returns R² of one more untrained model, and how far the model is above it.
+) -> dict[str, Any]:
+  """Returns R² of one more untrained model, how far the model is above it, and p.
 
   Both are on the same prompts.
   """
-  control = one_more([1 - ratio(other, whole).mean for other in errors])
+  of_untrained = [1 - ratio(other, whole).mean for other in errors]
+  control, n = one_more(of_untrained), len(errors)
   gap = ratio(np.mean(errors, axis=0) - error, whole)
   above = Estimate(gap.mean, math.hypot(gap.stderr, control.stderr))
-  return {'untrained': control, 'above_untrained': above}
+  spread = float(np.var(of_untrained, ddof=1)) * (1 + 1 / n)  # of one more model
+  parts = [(gap.stderr**2, len(error) - 1), (spread, n - 1)]
+  p_value = welch_p_value(gap.mean, parts)
+  return {'untrained': control, 'above_untrained': above, 'p_value': p_value}
 
 
 def _permuted(target: Float[np.ndarray, 'b t']) -> Float[np.ndarray, 'b t']:

@@ -18,13 +18,14 @@ from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
-  above_zero,
+  apart_from_extreme,
   difference,
   ratios,
   resampled_means,
 )
 from zoo.probing.context import (
   SHARE_ROUNDING,
+  check_finite,
   effect_of_numbers,
   ignores_labels,
   with_others,
@@ -236,6 +237,7 @@ def algorithms(
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]
   effect = effect_of_numbers(last, samples.other)[:num_prompts]
+  check_finite(samples.predictions, effect)
   if not effect.mean() > ROUNDING * np.mean(last**2):
     raise UserError(
       f'{type(model).__name__} ignores its context: its predictions for one query are '
@@ -366,11 +368,11 @@ def _alike(
 ) -> list[str]:
   """Returns the algorithms that cannot be distinguished from the nearest one.
 
-  The others are farther, with Holm's correction over all of them.
+  The others are farther, with Bonferroni's correction over all pairs.
   """
   best = min(errors, key=lambda name: errors[name].mean())
   others = [name for name in errors if name != best]
   gaps = [difference(errors[name], errors[best]) for name in others]
-  is_farther = above_zero(gaps, SHARE_ROUNDING * float(effect.mean()))
+  is_farther = apart_from_extreme(gaps, SHARE_ROUNDING * float(effect.mean()))
   farther = {name for name, far in zip(others, is_farther, strict=True) if far}
   return [name for name in errors if name not in farther]

@@ -41,6 +41,8 @@ class NearestStep:
     difference: E (f − g)² for the predictions f of the predictor and g of the step.
     unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
       for a predictor that ignores its context.
+    unexplained_of_labels: The same share of the part of f that changes sign with the
+      shifted labels y', ⟨Γ r, x_q⟩. None for a predictor without this part.
     risk: The risk of the step itself.
   """
 
@@ -48,6 +50,7 @@ class NearestStep:
   start: Float[np.ndarray, ' d']
   difference: float
   unexplained: float | None
+  unexplained_of_labels: float | None
   risk: float
 
 
@@ -287,14 +290,20 @@ def _measure(
     LearningRule.gradient_descent(centred.mean_weights, 0.0),
     bias=np.asarray(centred.mean_offset),
   )
-  difference, moved = (
-    float(sum(centred.square(centred.rule - other)))
-    for other in (nearest, without_context)
-  )
+  apart = centred.square(centred.rule - nearest)
+  difference = float(sum(apart))
+  moved = float(sum(centred.square(centred.rule - without_context)))
+  by_labels = float(centred.square(centred.rule).odd)
   start = centred.mean + start
   risk = float(theory.exact_risk(LearningRule.gd_beta(start, matrix), task))
-  unexplained = difference / moved if moved > 0 else None
-  return NearestStep(step, start, difference, unexplained, risk)
+  return NearestStep(
+    step,
+    start,
+    difference,
+    unexplained=difference / moved if moved > 0 else None,
+    unexplained_of_labels=float(apart.odd) / by_labels if by_labels > 0 else None,
+    risk=risk,
+  )
 
 
 def _nearest_step(centred: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:

@@ -13,14 +13,16 @@ that the best w_0 is a linear least-squares problem.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jaxtyping import Array, Float
 
+from zoo.core.draws import REDRAW_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
@@ -63,6 +65,10 @@ class Nearest:
       algorithm.
     unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
       for a predictor that ignores its context, or the labels of its context.
+    unexplained_of_labels: `E ((f − f') − (g − g'))² / E (f − f')²`, where f' and g' are
+      predictions for the same inputs with the labels of another function. None for a
+      predictor that ignores the labels of its context, and for a task that does not
+      draw other labels for the same inputs.
     risk: The loss of the algorithm, E (g − y_q)².
   """
 
@@ -71,6 +77,7 @@ class Nearest:
   distance: float | None
   difference: Estimate
   unexplained: Estimate | None
+  unexplained_of_labels: Estimate | None
   risk: Estimate
 
 
@@ -133,6 +140,10 @@ class _Samples(NamedTuple):
 # A family takes a parameter, and returns the predictions for w_0 = 0, and the
 # derivatives of the predictions in w_0.
 _Family = Callable[[float], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]]
+# An algorithm takes samples, and returns the same for its parameter.
+_ForSamples = Callable[
+  [_Samples], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]
+]
 
 
 def sampled_algorithm(
@@ -191,6 +202,7 @@ def sampled_algorithm(
     lambda pair: (_sample(pair[0], predict(pair[0])), predict(*pair[1])),
     with_others(task, prompts, seed),
   )
+  relabelled = _relabelled(predict, task, num_prompts, seed)
   other = other.astype(np.float64)
   half, c = num_prompts // 2, task.context_length
   fitted, measured = (
@@ -205,9 +217,19 @@ def sampled_algorithm(
   is_blind = ignores_labels(predict, prompt)
   ignores_context = share_of_effect(effect, effect, measured.prediction) is None
 
-  def measure(
-    parameter: Any, start: np.ndarray, prediction: np.ndarray, slope: np.ndarray
-  ) -> Nearest:
+  def of_labels(predict_for: _ForSamples) -> Estimate | None:
+    """Returns what an algorithm does not explain of the effect of the labels."""
+    if relabelled is None or is_blind:
+      return None
+    again = jax.tree.map(lambda array: array[half:], relabelled)
+    moved = measured.prediction - again.prediction
+    # The part of an algorithm's prediction that depends on w_0 is the same for both.
+    follows = predict_for(measured)[0] - predict_for(again)[0]
+    part = np.square(moved - follows)
+    return share_of_effect(part, np.square(moved), measured.prediction)
+
+  def measure(parameter: Any, start: np.ndarray, predict_for: _ForSamples) -> Nearest:
+    prediction, slope = predict_for(measured)
     matters = np.linalg.norm(slope) > _LEAST_SLOPE * np.linalg.norm(measured.query)
     difference = np.square(measured.prediction - prediction - slope @ start)
     return Nearest(
@@ -216,6 +238,7 @@ def sampled_algorithm(
       distance_to_mean(start, task) if matters else None,
       estimate(difference),
       None if is_blind else share_of_effect(difference, effect, measured.prediction),
+      of_labels(predict_for),
       estimate(np.square(prediction + slope @ start - measured.target)),
     )
 
@@ -223,9 +246,13 @@ def sampled_algorithm(
     num_prompts,
     risk=estimate(np.square(measured.prediction - measured.target)),
     ignores_labels=is_blind and not ignores_context,
-    nearest_gd=measure(step, of_step, *_steps(measured)(step)),
-    nearest_gd_beta=measure(matrix, of_matrix, *_matrix_step(measured, matrix)),
-    nearest_ridge=measure(penalty, of_ridge, *_ridges(measured, c)(penalty)),
+    nearest_gd=measure(step, of_step, lambda samples: _steps(samples)(step)),
+    nearest_gd_beta=measure(
+      matrix, of_matrix, lambda samples: _matrix_step(samples, matrix)
+    ),
+    nearest_ridge=measure(
+      penalty, of_ridge, lambda samples: _ridges(samples, c)(penalty)
+    ),
   )
 
 
@@ -256,29 +283,27 @@ def baseline_shares(
   check_numbers(task)
   half = max(min(num_prompts, affordable(task)) // 2, 2)
   programs = Programs()
-  arguments = task, seed, 2 * half, min(BATCH_SIZE, half), programs
+  prompts = [*sample_batches(task, seed, 2 * half, BATCH_SIZE, programs)]
 
   def predict(prompt: Prompt) -> Float[Array, ' b']:
     return programs.run(at_query, [subject], prompt)[0]
 
   own, other = gather(
     lambda pair: (predict(pair[0]), predict(*pair[1])),
-    with_others(task, sample_batches(*arguments), seed),
+    with_others(task, prompts, seed),
   )
-  own, other = own.astype(np.float64), other.astype(np.float64)
+  own, other = own[half:].astype(np.float64), other[half:].astype(np.float64)
   effect = effect_of_numbers(own, other)
-  is_blind = ignores_labels(predict, next(iter(sample_batches(*arguments))))
+  is_blind = ignores_labels(predict, prompts[0])
+  measured = jax.tree.map(lambda *parts: jnp.concatenate(parts)[half:], *prompts)
   shares: dict[str, Estimate | None] = {}
   for name, baseline in distinct(task.baselines()).items():
-    prompts, at = sample_batches(*arguments), slice(half, None)
-    if isinstance(baseline, Baseline) and baseline.is_slow:
-      *_, last = prompts
-      prompts = [jax.tree.map(lambda array: array[:_NUM_SLOW_PROMPTS], last)]
-      start = len(own) - len(last.y_query)
-      at = slice(start, start + _NUM_SLOW_PROMPTS)
+    is_slow = isinstance(baseline, Baseline) and baseline.is_slow
+    count = min(half, _NUM_SLOW_PROMPTS) if is_slow else half
     try:
       theirs = gather(
-        lambda prompt, of=baseline: programs.run(at_query, [of], prompt)[0], prompts
+        lambda prompt, of=baseline: programs.run(at_query, [of], prompt)[0],
+        _in_batches(measured, count),
       )
     except Exception as error:  # a user's baseline may raise anything
       reason = in_one_line(error, 200)
@@ -287,9 +312,18 @@ def baseline_shares(
         'the baseline %s is not compared: %s', name, reason, exc_info=is_own
       )
       continue
-    gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
-    shares[name] = None if is_blind else share_of_effect(gap, effect[at], own[at])
+    gap = np.square(own[:count] - theirs.astype(np.float64))
+    shares[name] = (
+      None if is_blind else share_of_effect(gap, effect[:count], own[:count])
+    )
   return shares
+
+
+def _in_batches(prompt: Prompt, count: int) -> Iterator[Prompt]:
+  """Yields the first `count` prompts in batches of at most `BATCH_SIZE`."""
+  for start in range(0, count, BATCH_SIZE):
+    part = slice(start, min(start + BATCH_SIZE, count))
+    yield jax.tree.map(lambda array, part=part: array[part], prompt)
 
 
 def check_numbers(task: Task) -> None:
@@ -307,6 +341,32 @@ def least_prompts(num_features: int) -> int:
   Each half then has twice as many prompts as w_0 and Γ have entries.
   """
   return 4 * num_features * (num_features + 1)
+
+
+def _relabelled(
+  predict: Callable[[Prompt], Float[Array, ' b']],
+  task: Task,
+  num_prompts: int,
+  seed: int,
+) -> _Samples | None:
+  """Returns the same prompts with labels of other functions, and the predictions.
+
+  None for a task that does not draw other labels for the same inputs.
+  """
+  task, key = task.held_out(), stream_of(seed, REDRAW_STREAM)
+
+  def sample(pair: tuple[int, Prompt]) -> _Samples:
+    i, prompt = pair
+    # `with_others` takes the key that is folded in with 0.
+    other_key = jax.random.fold_in(jax.random.fold_in(key, i), 1)
+    other = task.redraw(other_key, prompt, 'inputs')
+    return _sample(other, predict(other))
+
+  prompts = sample_batches(task, seed, num_prompts, BATCH_SIZE)
+  try:
+    return gather(sample, enumerate(prompts))
+  except UserError:
+    return None
 
 
 def _sample(prompt: Prompt, predictions: Float[Array, ' b']) -> _Samples:

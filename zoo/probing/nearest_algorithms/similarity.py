@@ -83,7 +83,8 @@ def alignment(
 
   - Quantity: means over prompts of differences between predictions f and f', and
     between their gradients in x_q; `Alignment` has the formulas.
-  - Null: differences of 0 and a cosine of 1, for a predictor beside itself.
+  - Null: differences of 0 and a cosine of 1, for a predictor beside itself. Where a
+    gradient is 0, the cosine of a prompt counts as 0.
 
   Args:
     subject: A model, a learning rule or an estimator, f.

@@ -190,6 +190,7 @@ class Known(NamedTuple):
 
   Attributes:
     task: The task.
+    seed: The seed of the prompts, and of the contexts of `nearest_mixture`.
     least: The first number of examples.
     names: The names of the m predictors.
     batches: The prompts.
@@ -200,6 +201,7 @@ class Known(NamedTuple):
   """
 
   task: Task
+  seed: int
   least: int
   names: list[str]
   batches: list[Prompt]
@@ -347,7 +349,9 @@ def sample_known(
     before[..., least:],
     losses[..., least:],
   )
-  return Known(task, least, [*predictors], batches, others, before, losses, programs)
+  return Known(
+    task, seed, least, [*predictors], batches, others, before, losses, programs
+  )
 
 
 def same_on(known: Known) -> list[list[str]]:
@@ -365,7 +369,7 @@ def _halves(
   The effects are those of the first of the prompts for the measurements.
   """
   num_prompts = known.others.shape[1]
-  check_ways([model], known.task, num_prompts, 0, known.programs)
+  check_ways([model], known.task, num_prompts, known.seed, known.programs)
   own = _sampled(
     'the model', model, known.task, known.batches, known.programs, known.least
   )
@@ -397,7 +401,7 @@ def _effects(
       (values,) = known.programs.run(at_query, [model], prompt.prefix(t))
     return _means(np.asarray(values)[:, None], task.label_kind)[:, 0]
 
-  return effects_by_length(task, prompt, own, predict, known.least, 0)
+  return effects_by_length(task, prompt, own, predict, known.least, known.seed)
 
 
 def _over_all(

@@ -18,6 +18,7 @@ from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.probing.inside.head_scores import HeadScore
+from zoo.probing.inside.latents import LatentScore
 from zoo.probing.report.intervention_pictures import CAPTIONS, TITLES, picture, table
 from zoo.probing.report.interventions import (
   PARTS,
@@ -34,20 +35,21 @@ from zoo.storage.rows import FILE, keep_row, read_rows, version_digest
 class Interventions:
   """The parts that are measured. Each is kept as a row of a file in a folder."""
 
-  def __init__(self, folder: pathlib.Path, model: Predictor):
+  def __init__(self, folder: pathlib.Path, model: Predictor, config: str):
     """Reads the parts from `rows.jsonl` of a folder.
 
-    Parts that belong to other weights, or to another version of this library, are
-    stale, and are measured again.
+    Parts that belong to other weights, another config, or another version of this
+    library, are stale, and are measured again.
 
     Args:
       folder: The folder of the report, which need not exist.
       model: The model that is measured.
+      config: The config of the model and its task, as text.
 
     Raises:
       UserError: If the file of rows is damaged.
     """
-    self.folder, self.digest = folder, version_digest(_digest(model))
+    self.folder, self.digest = folder, version_digest(_digest(model, config))
     # A result is None if the model has no such part.
     self.results: dict[str, Any] = {}
     self.pictures: dict[str, Figure] = {}
@@ -157,11 +159,12 @@ class Interventions:
     self.results[part] = result
 
 
-def _digest(model: Predictor) -> str:
-  """Returns a hash of a model's weights, its sites and the names of scores of heads."""
+def _digest(model: Predictor, config: str) -> str:
+  """Returns a hash of a config, a model's weights and sites, and names of scores."""
   if not isinstance(model, nnx.Module):
-    return ''
-  names = [*(place.site for place in places(model)), *HeadScore._fields]
+    return config
+  names = [config, *(place.site for place in places(model))]
+  names += [*HeadScore._fields, *LatentScore._fields]
   sha = hashlib.sha256(' '.join(names).encode())
   for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
     sha.update(np.asarray(leaf).tobytes())

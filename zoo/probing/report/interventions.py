@@ -15,11 +15,19 @@ import numpy as np
 from absl import logging
 from jaxtyping import Array, Key
 
+from zoo.core.draws import CURVE_STREAM, REDRAW_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
 from zoo.measure.rows import Rows
-from zoo.measure.statistics import Estimate, above_zero
+from zoo.measure.statistics import (
+  LEVEL,
+  Estimate,
+  above_zero,
+  apart_from_extreme,
+  holm,
+  p_value_above_zero,
+)
 from zoo.probing.inside.activations import (
   checked_module,
   in_order_of_calls,
@@ -94,10 +102,9 @@ def measure(
   logging.info('probe: interventions, %s', part)
   checked_module(model)
   task = task.held_out()
-  clean_key, corrupt_key = jax.random.split(jax.random.key(seed))
-  clean = task.sample(clean_key, num_prompts)
+  clean = task.sample(stream_of(seed, CURVE_STREAM), num_prompts)
   if part in ('what_matters', 'heads'):
-    corrupt = _corrupt(task, clean, corrupt_key)
+    corrupt = _corrupt(task, clean, stream_of(seed, REDRAW_STREAM))
     measured = _what_matters if part == 'what_matters' else _heads
     return corrupt and measured(model, task, clean, corrupt)
   if part == 'layers':
@@ -183,10 +190,11 @@ def tables(part: str, result: Result) -> dict[str, Rows[Any]]:
 
 
 def sentence(result: Result) -> str:
-  """Returns a sentence with the numbers of a part that survive Holm's correction.
+  """Returns a sentence with the numbers of a part that survive a correction at 5 %.
 
-  The correction is over all that was compared in the part, at 5 %. What follows ± is
-  half of a 95 % interval of that number alone.
+  Holm's correction is over all numbers of the part that are compared with 0.
+  Bonferroni's is over all pairs of numbers, where the largest of them is compared with
+  the others. What follows ± is half of a 95 % interval of that number alone.
   """
   if isinstance(result, Effects):
     what = 'Of the outputs of mixers and networks at one token, patching'
@@ -228,8 +236,9 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   best = max(positive, key=lambda pair: pair[1].mean)
   others = [pair for pair in positive if pair is not best]
   gaps = [_difference(best[1], share) for _, share in others]
-  lower = _surviving(others, gaps)
-  equal = [best, *(pair for pair in others if pair not in lower)]
+  is_lower = apart_from_extreme(gaps)
+  alike = [pair for pair, lower in zip(others, is_lower, strict=True) if not lower]
+  equal = [best, *alike]
   equal.sort(key=lambda pair: -pair[1].mean)
   named = ', '.join(f'{_place(row)} ({_said(share)})' for row, share in equal[:3])
   if len(equal) == 1:
@@ -248,13 +257,12 @@ def _surviving(values: Sequence[_Value], estimates: Sequence[Estimate]) -> list[
 
 
 def _difference(first: Estimate, second: Estimate) -> Estimate:
-  """Returns a difference with the error of independent estimates.
+  """Returns a difference with the largest error that it can have.
 
-  Both are on the same prompts. If they are positively correlated, this error is too
-  large.
+  Both estimates are on the same prompts. The standard error of their difference is at
+  most the sum of the two, and less if they rise and fall together.
   """
-  error = math.hypot(first.stderr, second.stderr)
-  return Estimate(first.mean - second.mean, error)
+  return Estimate(first.mean - second.mean, first.stderr + second.stderr)
 
 
 def _latent_sentence(scores: Sequence[LatentScore]) -> str:
@@ -262,20 +270,27 @@ def _latent_sentence(scores: Sequence[LatentScore]) -> str:
   controls = {score.target: score.r2 for score in scores if score.site == PROMPT}
   tested = [score for score in scores if score.site != PROMPT]
   # Each R² has to be above 0 and above all controls. The least sure of these counts.
-  gaps = [
-    min(
-      score.r2,
-      _difference(score.r2, score.permuted),
-      _difference(score.r2, controls[score.target]),
-      *([score.above_untrained] if score.above_untrained else []),
-      key=lambda gap: gap.mean / gap.stderr if gap.stderr else gap.mean,
+  p_values = [
+    float(
+      np.max(
+        [
+          p_value_above_zero(score.r2),
+          p_value_above_zero(_difference(score.r2, score.permuted)),
+          p_value_above_zero(_difference(score.r2, controls[score.target])),
+          *([] if score.p_value is None else [score.p_value]),
+        ]
+      )
     )
     for score in tested
   ]
   beside = ''
   if any(score.above_untrained for score in tested):
     beside = ' and from untrained models'
-  held = _surviving(tested, gaps)
+  held = [
+    score
+    for score, p_value in zip(tested, holm(p_values), strict=True)
+    if p_value < LEVEL / 2
+  ]
   said = []
   for target in controls:
     of_target = [score for score in held if score.target == target]
@@ -335,7 +350,8 @@ def from_json(part: str, content: Any) -> Result | None:
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
     return Readout(matches, content['nearest'])
   return [
-    LatentScore(*row[:2], *(_estimate(pair) for pair in row[2:])) for row in content
+    LatentScore(*row[:2], *(_estimate(pair) for pair in row[2:6]), p_value=row[6])
+    for row in content
   ]
 
 

@@ -76,7 +76,8 @@ class Report:
   failed.
 
   Attributes:
-    is_gradient_descent: Whether the predictor is one step of gradient descent.
+    is_gradient_descent: Whether the predictor is one step of gradient descent. None if
+      this is unknown or undecided.
     verdict: A sentence that says whether it is, and why.
     against: The name of the predictor with which it is compared.
     nearest: A sentence that names the nearest algorithm.
@@ -95,7 +96,7 @@ class Report:
     failures: Why a part is missing, by its name.
   """
 
-  is_gradient_descent: bool
+  is_gradient_descent: bool | None
   verdict: str
   against: str
   nearest: str = ''
@@ -225,6 +226,11 @@ def probe(
     parts.results['task_shifts'] = _shifts(parts, subject, other, task, few, seed)
   failures = {name: _in_words(error) for name, error in parts.errors.items()}
   failures |= parts.without()
+  if 'algorithm' in failures and not _has_numbers(task):
+    failures['algorithm'] = (
+      'no algorithm is named if labels are classes or signs, or the loss is not the '
+      'squared error'
+    )
   return Report(
     is_descent, verdict, against_name, nearest, **parts.results, failures=failures
   )
@@ -314,40 +320,44 @@ def _in_words(error: Exception) -> str:
   return f'{kind}{in_one_line(error, 200)}'
 
 
+def _has_numbers(task: Task) -> bool:
+  """Returns whether labels are numbers, with the squared error."""
+  return task.num_outputs == 1 and is_squared(task)
+
+
 def _measure_algorithm(
   parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
 ) -> None:
   """Measures which algorithm is nearest: by closed forms, or by samples."""
-  has_numbers = task.num_outputs == 1 and is_squared(task)
   fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
   if theory.covers(task) and has_rule(subject):
     parts.measure('algorithm', implicit_algorithm, subject, task)
     if isinstance(subject, LinearAttention):
       parts.measure('heads', heads, subject, task)
   else:
-    if has_numbers:
+    if _has_numbers(task):
       parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
     if isinstance(subject, nnx.Module):
       queries = max(_NUM_QUERIES, least_queries(task.num_features))
-      parts.measure('guess', learned_guess, subject, task, queries)
-  if has_numbers:
+      parts.measure('guess', learned_guess, subject, task, queries, seed)
+  if _has_numbers(task):
     parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
 
 
-def _judge(task: Task, parts: _Parts) -> tuple[bool, str]:
+def _judge(task: Task, parts: _Parts) -> tuple[bool | None, str]:
   """Returns whether the subject does gradient descent, and the verdict in words."""
   results = parts.results
   if not parts.wants('algorithm'):
-    return False, 'Unknown: its algorithm was not asked for.'
+    return None, 'Unknown: its algorithm was not asked for.'
   if not theory.covers(task):
     if results.get('comparison') is None:
-      return False, 'Unknown: no theory covers its task.'
-    return False, judge_by_baselines(results['comparison'])
+      return None, 'Unknown: no theory covers its task.'
+    return None, judge_by_baselines(results['comparison'])
   if (algorithm := results.get('algorithm')) is not None:
     return judge(algorithm, task)
   if (sampled := results.get('sampled')) is not None:
     return judge_by_samples(sampled)
-  return False, 'Unknown: its algorithm could not be measured.'
+  return None, 'Unknown: its algorithm could not be measured.'
 
 
 def _plain(value: object) -> object:

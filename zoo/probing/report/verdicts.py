@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
-from zoo.measure.statistics import Estimate, above_zero
+from zoo.measure.statistics import Estimate, above_zero, apart_from_extreme
 from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
@@ -26,12 +26,13 @@ def name_nearest(
   """Returns a sentence that names the nearest algorithm, and what it does not explain.
 
   The nearest algorithm is one of those that were fitted, by closed forms or to samples,
-  with two exceptions. A baseline of the task is named if it is nearer beyond the 95 %
-  interval of the difference. A step with a matrix, which contains the step of gradient
-  descent, is named only if it is nearer in this sense, and the step of gradient descent
-  leaves more than the limit of the verdict. The sentence also lists the algorithms that
-  cannot be distinguished from the nearest one, with Holm's correction over all. It is
-  empty for a predictor that ignores its context, and if nothing was measured.
+  with two exceptions. A baseline of the task is named if it is nearer, with Holm's
+  correction over all baselines. A step with a matrix, which contains the step of
+  gradient descent, is named only if it is nearer beyond the 95 % interval of the
+  difference, and the step of gradient descent leaves more than the limit of the
+  verdict. The sentence also lists the algorithms that cannot be distinguished from the
+  nearest one, with Bonferroni's correction over all pairs. It is empty for a predictor
+  that ignores its context, and if nothing was measured.
   """
   fitted = _fitted_shares(algorithm, sampled)
   known = {name: share for name, share in baselines.items() if share is not None}
@@ -39,15 +40,17 @@ def name_nearest(
     return ''
   every = known | fitted
   best = min(fitted or known, key=lambda name: every[name].mean)
-  least = min(known, key=lambda name: every[name].mean, default=best)
-  if _is_below(every[least], every[best]):
-    best = least
+  if nearer := _below(every[best], known):
+    best = min(nearer, key=lambda name: every[name].mean)
   left = f'leaves {shown_share(every[best])} of the effect of the context unexplained'
   name = best if best in fitted else f"the task's {best}"
   said = f'The nearest algorithm is {name}, which {left}'
   if every[best].mean > 0.5:
     said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
-  farther = _above(every[best], every)
+  others = [name for name in every if name != best]
+  gaps = [_difference(every[name], every[best]) for name in others]
+  is_apart = apart_from_extreme(gaps, SHARE_ROUNDING)
+  farther = {name for name, apart in zip(others, is_apart, strict=True) if apart}
   alike, of_task = (
     [key for key in of if key != best and key not in farther] for of in (fitted, known)
   )
@@ -74,33 +77,28 @@ def _fitted_shares(
   if step is None:
     return {}
   shares = {'one step of gradient descent': step}
-  if matrix is not None and step.mean > UNEXPLAINED and _is_below(matrix, step):
+  if matrix is not None and step.mean > UNEXPLAINED and _below(step, {'': matrix}):
     shares['one step with a matrix (GD-β)'] = matrix
   if sampled is not None and (share := sampled.nearest_ridge.unexplained) is not None:
     shares[f'ridge regression with λ = {sampled.nearest_ridge.parameter:.3g}'] = share
   return shares
 
 
-def _is_below(share: Estimate, other: Estimate) -> bool:
-  """Returns whether a share is below another by more than the 95 % interval."""
-  return bool(_above(share, {'': other}))
+def _below(share: Estimate, others: Mapping[str, Estimate]) -> list[str]:
+  """Returns the names of the shares that are below a given one, by Holm over all."""
+  gaps = [_difference(share, other) for other in others.values()]
+  is_below = above_zero(gaps, SHARE_ROUNDING)
+  return [name for name, below in zip(others, is_below, strict=True) if below]
 
 
-def _above(share: Estimate, others: Mapping[str, Estimate]) -> set[str]:
-  """Returns the names of the shares that are above a given one.
+def _difference(share: Estimate, other: Estimate) -> Estimate:
+  """Returns the difference of two shares, with the largest error that it can have.
 
-  Holm's correction is over all other shares. Most shares are measured on the same
-  prompts, so that their errors are not independent. The standard error of a difference
-  is taken to be the sum of the two standard errors, which is the largest that it can
-  be. So no difference is claimed too soon, and a small one may be missed.
+  Most shares are measured on the same prompts, so that their errors are not
+  independent. The standard error of a difference is at most the sum of the two. With
+  this sum no difference is claimed too soon, and a small one may be missed.
   """
-  names = [name for name, other in others.items() if other is not share]
-  gaps = [
-    Estimate(others[name].mean - share.mean, share.stderr + others[name].stderr)
-    for name in names
-  ]
-  is_above = above_zero(gaps, SHARE_ROUNDING)
-  return {name for name, above in zip(names, is_above, strict=True) if above}
+  return Estimate(share.mean - other.mean, share.stderr + other.stderr)
 
 
 def _takes_no_step(algorithm: ImplicitAlgorithm) -> bool:
@@ -117,7 +115,9 @@ def _takes_no_step(algorithm: ImplicitAlgorithm) -> bool:
 def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
   """Returns whether an algorithm is one step of gradient descent, and why.
 
-  The start of the nearest step is compared with the prior mean of the task.
+  The step must explain the effect of the context, and that of the labels alone: from a
+  large start, `w_0·x_q − η (S w_0)·x_q`, which reads no labels, is nearly the whole
+  prediction. The start of the nearest step is compared with the prior mean.
   """
   nearest = algorithm.nearest_gd
   if nearest.unexplained is None:
@@ -129,13 +129,20 @@ def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, s
     f'one step of size {nearest.step:.4f} from w_0, which is {distance:.3g} from the '
     f'prior mean, leaves {percent(nearest.unexplained)}'
   )
-  if nearest.unexplained <= UNEXPLAINED:
-    return True, f'Yes: {step}.'
-  return False, f'No: the nearest step, {step}.'
+  of_labels = nearest.unexplained_of_labels
+  if nearest.unexplained > UNEXPLAINED:
+    return False, f'No: the nearest step, {step}.'
+  if of_labels is None or of_labels > UNEXPLAINED:
+    left = percent(1.0 if of_labels is None else of_labels)
+    return False, f'No: {step}, but {left} of what the labels change.'
+  return True, f'Yes: {step}.'
 
 
-def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
-  """Returns the verdict on a predictor without a learning rule, from samples."""
+def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool | None, str]:
+  """Returns the verdict on a predictor without a learning rule, from samples.
+
+  Whether it is a step of gradient descent is None if the samples leave it undecided.
+  """
   nearest = algorithm.nearest_gd
   if nearest.unexplained is None and not algorithm.ignores_labels:
     return False, 'No: it ignores its context.'
@@ -146,15 +153,31 @@ def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
     step += f' from w_0, which is {nearest.distance:.3g} from the prior mean,'
   step += f' leaves {shown_share(nearest.unexplained)}'
   sampled = '(sampled; it has no learning rule)'
-  mean, half = nearest.unexplained.mean, nearest.unexplained.half
-  if mean + half <= UNEXPLAINED:
+  if _is_beyond(nearest.unexplained):
+    return False, f'No: the nearest step, {step} {sampled}.'
+  of_labels = nearest.unexplained_of_labels
+  if of_labels is None:
+    return False, f'No: {step}, but its labels change nothing {sampled}.'
+  if not _is_within(of_labels):
+    step += f', and {shown_share(of_labels)} of what the labels change'
+  if _is_beyond(of_labels):
+    return False, f'No: {step} {sampled}.'
+  if _is_within(nearest.unexplained) and _is_within(of_labels):
     return True, f'Yes: {step} {sampled}.'
-  if mean - half <= UNEXPLAINED:
-    return False, (
-      f'Undecided: {step}, whose 95 % interval contains the limit of '
-      f'{percent(UNEXPLAINED)}; more prompts would tell {sampled}.'
-    )
-  return False, f'No: the nearest step, {step} {sampled}.'
+  return None, (
+    f'Undecided: {step}, where a 95 % interval contains the limit of '
+    f'{percent(UNEXPLAINED)}; more prompts would tell {sampled}.'
+  )
+
+
+def _is_within(share: Estimate) -> bool:
+  """Returns whether the 95 % interval of a share is below the limit."""
+  return share.mean + share.half <= UNEXPLAINED
+
+
+def _is_beyond(share: Estimate) -> bool:
+  """Returns whether the 95 % interval of a share is above the limit."""
+  return share.mean - share.half > UNEXPLAINED
 
 
 def judge_by_baselines(comparison: Comparison) -> str:
