@@ -151,8 +151,10 @@ def parse(argv: list[str]) -> list[str]:
     sys.exit(0)
   except RunError as error:
     _exit(1, error)
-  except (AttributeError, KeyError):  # ml_collections raises them for unknown fields.
-    if mistake := config_flag.unknown_field(argv):
+  except (AttributeError, KeyError) as error:
+    # ml_collections raises them for unknown fields, in the file or in a flag.
+    mistake = config_flag.mistake_in_file(error) or config_flag.unknown_field(argv)
+    if mistake:
       _exit(2, mistake)
     raise
   except (UserError, flags.Error) as error:

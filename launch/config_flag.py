@@ -206,6 +206,43 @@ def _unknown(field: str, known: Sequence[str]) -> UserError:
   )
 
 
+def mistake_in_file(error: BaseException) -> UserError | None:
+  """Returns the mistake if an error is about a field that a config file sets.
+
+  ml_collections raises an AttributeError or KeyError for a field that does not exist,
+  and a TypeError for a value of another type. All other errors give None.
+  """
+  frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+  files = [frame.f_code.co_filename for frame in frames]
+  if not files or files[-1] != config_dict.__file__:
+    return None
+  setter = max(i for i, file in enumerate(files) if file != config_dict.__file__)
+  if files[setter] == config_flags.config_flags.__file__:
+    return None  # A flag sets the field.
+  line = traceback.extract_tb(error.__traceback__)[setter].lineno
+  place, said = f'{files[setter]}, line {line}', str(error)
+  section = frames[setter + 1].f_locals.get('self')
+  if match := re.match('[\'"]?Key "(.+?)" does not exist', said):
+    known = sorted(section.keys()) if isinstance(section, ConfigDict) else []
+    near = nearest(match[1], known)
+    hint = f'; did you mean {near!r}?' if near else ''
+    return UserError(
+      f'{place}: unknown field {match[1]!r}; its section has {", ".join(known)}{hint}'
+    )
+  if match := re.match(
+    r"Could not override field '(\w+)'.*?\. (.*) is of original type "
+    r"<class '([\w.]+)'> and cannot be casted to type <class '([\w.]+)'>",
+    said,
+    re.DOTALL,
+  ):
+    field, value, given, wanted = match.groups()
+    return UserError(
+      f'{place}: the field {field!r} cannot be {value:.100}, of the type {given}; it '
+      f'must be of the type {wanted}'
+    )
+  return None
+
+
 def raised_by_file(error: BaseException) -> BaseException | None:
   """Returns the error that the config file raised; None if the file did not fail.
 
@@ -217,6 +254,8 @@ def raised_by_file(error: BaseException) -> BaseException | None:
     if any(place.filename == config_flags.config_flags.__file__ for place in places):
       raised = cause
     cause = cause.__context__
+  if raised is not None and (mistake := mistake_in_file(raised)):
+    return mistake
   if isinstance(raised, TypeError) and _in_flags(raised):
     return UserError(f'--config does not fit its get_config(): {raised}')
   if isinstance(raised, ValueError | SyntaxError) and _in_flags(raised):

@@ -53,6 +53,10 @@ def _shifted(task: Any) -> Any:
   return make_class(shifts=lambda self: {'other': task}, baselines=lambda self: {})
 
 
+def _keeps_the_query(self, key, prompt, keep):
+  return zoo.tasks.base.FunctionClass.redraw_one(self, key, prompt, 'query')
+
+
 def _mean_over_batch(prediction, target):
   return jnp.mean(jnp.square(prediction - target))
 
@@ -119,6 +123,14 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     make_class(loss=staticmethod(lambda p, t: jnp.sqrt(jnp.abs(p - 0.5)) + 0 * t)),
     ['the derivative of Own.loss is not finite'],
   ),
+  'a redraw that keeps nothing': (
+    make_class(redraw_one=lambda self, key, prompt, keep: self.sample_one(key)),
+    ["Own.redraw() with keep='query' changes x_query; it must keep its numbers"],
+  ),
+  'a redraw that keeps the query alone': (
+    make_class(redraw_one=_keeps_the_query),
+    ["Own.redraw() with keep='inputs' changes x; it must keep its numbers"],
+  ),
   'baselines that are a list': (
     make_class(baselines=lambda self: [Zero()]),
     ['Own.baselines() gives a list; it must be a dict by name'],
@@ -165,7 +177,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
 # The others share their checks or their programs with one of these.
 _QUICK = [
   *('no task', 'a text as num_features', 'labels NaN', 'labels 0 and 1 of signs'),
-  'depends on the batch',
+  *('depends on the batch', 'a redraw that keeps nothing'),
   *('a baseline that looks ahead', 'a bayes that is worse', 'a shift that is no task'),
 ]
 

@@ -40,6 +40,14 @@ class TwoOutputs(zoo.tasks.FunctionClass):
     return x[:, :2]
 
 """
+_SETS_A_FIELD = """
+import configs
+
+def get_config():
+  config = configs.get_config('yq_lsa', 'smoke')
+  config.{}
+  return config
+"""
 _CONFIG = """
 from configs import common
 
@@ -106,6 +114,8 @@ def folder(tmp_path, monkeypatch, register):
     'own_classes_under_test': _MODULE,
     'broken_under_test': '1 / 0',
     'own_model': _CONFIG,
+    'misspelt_field': _SETS_A_FIELD.format('train.batchsize = 32'),
+    'other_type': _SETS_A_FIELD.format("train.num_steps = 'many'"),
   }
   for name, text in files.items():
     (tmp_path / f'{name}.py').write_text(text)

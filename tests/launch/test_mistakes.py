@@ -33,6 +33,14 @@ _MISTAKES = {
   'main --config configs/yq_lsa.py --config.train.nmu_steps=3': (
     "did you mean 'config.train.num_steps'"
   ),
+  'main --config=misspelt_field.py': (
+    "misspelt_field.py, line 6: unknown field 'batchsize'; its section has batch_size",
+    "did you mean 'batch_size'?",
+  ),
+  'main --config=other_type.py': (
+    "other_type.py, line 6: the field 'num_steps' cannot be many, of the type str",
+    'it must be of the type int',
+  ),
   f'{_MAIN} --config.noise=3': ("unknown field 'config.noise'", 'task, train'),
   f'{_MAIN} --config.trian.num_steps=3': "did you mean 'config.train.num_steps'",
   'main --config=configs/transformer.py --config.model.mixer_options.state_size=8': (

@@ -16,7 +16,7 @@ from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_count, check_name, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.core.protocols import KEPT, Predictor, Task, predicts_all
 from zoo.estimators.baselines import HostBaseline
 from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
@@ -48,7 +48,8 @@ def check_task(task: Task) -> None:
 
   It checks that prompts are finite, have the declared shapes and label kind, and are a
   function of the key and of the position in the batch; that the loss has a derivative;
-  and that baselines and shifts work. The baseline `bayes` is compared with the other
+  that prompts which are drawn again keep the query, or all inputs; and that baselines
+  and shifts work. The baseline `bayes` is compared with the other
   baselines on 512 prompts: it may not be worse than any of them by more than five
   standard errors of the difference. Baselines are optional: a task without any passes.
 
@@ -78,6 +79,7 @@ def check_task(task: Task) -> None:
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
   _check_sampling(name, sample, prompt)
   _check_loss(name, task, prompt)
+  _check_redraws(name, task, prompt)
   baselines = _by_name(f'{name}.baselines()', task.baselines)
   if MODEL in baselines:
     raise UserError(
@@ -162,6 +164,36 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
     raise UserError(
       f"{name} has a log loss; set label_kind = 'signs', so that it has an accuracy"
     )
+
+
+def _check_redraws(name: str, task: Task, prompt: Prompt) -> None:
+  """Checks that prompts which are drawn again keep what `keep` names, to the bit."""
+
+  def redrawn(prompt: Prompt, keep: str) -> Prompt:
+    return task.redraw(jax.random.key(2), prompt, keep)
+
+  kept = []
+  for keep in KEPT:
+    try:
+      jax.eval_shape(functools.partial(redrawn, keep=keep), prompt)
+    except UserError:  # The task does not draw such prompts.
+      continue
+    kept.append(keep)
+  with noted(f'{name}.redraw'):
+    others = compiled(lambda prompt: {keep: redrawn(prompt, keep) for keep in kept})(
+      prompt
+    )
+  for keep, other in jax.device_get(others).items():
+    check_prompts(task, other)
+    fields = ('x_query', 'x') if keep == 'inputs' else ('x_query',)
+    for field in fields:
+      if not np.array_equal(
+        getattr(other, field), getattr(prompt, field), equal_nan=True
+      ):
+        raise UserError(
+          f'{name}.redraw() with keep={keep!r} changes {field}; it must keep its '
+          'numbers bit for bit'
+        )
 
 
 def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) -> None:
