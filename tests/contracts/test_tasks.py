@@ -125,11 +125,11 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
   ),
   'a redraw that keeps nothing': (
     make_class(redraw_one=lambda self, key, prompt, keep: self.sample_one(key)),
-    ["Own.redraw() with keep='query' changes x_query; it must keep its numbers"],
+    ["Own.redraw_one(key, prompt, 'query') changes x_query; it must keep it"],
   ),
   'a redraw that keeps the query alone': (
     make_class(redraw_one=_keeps_the_query),
-    ["Own.redraw() with keep='inputs' changes x; it must keep its numbers"],
+    ["Own.redraw_one(key, prompt, 'inputs') changes x; it must keep it"],
   ),
   'baselines that are a list': (
     make_class(baselines=lambda self: [Zero()]),

@@ -86,7 +86,7 @@ def share_of_effect(
   return ratio(part, effect)
 
 
-def check_finite(*arrays: Float[np.ndarray, '*n']) -> None:
+def check_finite(*arrays: np.ndarray) -> None:
   """Raises UserError unless predictions, and what follows from them, are finite."""
   if not all(np.isfinite(array).all() for array in arrays):
     raise UserError(
