@@ -673,9 +673,10 @@ def apart_from_extreme(
 ) -> list[bool]:
   """Returns which of several means are apart from the least, or largest, of them.
 
-  Which mean is the extreme one is seen on the samples that also test the gaps. So any
-  pair of means may come to be compared, and Bonferroni's correction is over all pairs:
-  the probability that a mean counts as apart which is equal, is at most the level.
+  Which mean is the extreme one is decided by the samples that also test the gaps. So
+  any pair of means may come to be compared, and Bonferroni's correction is over all
+  pairs. If means are equal, one of them is called apart with at most the probability
+  `level`.
 
   Args:
     gaps: The distance of each of the k − 1 other means from the extreme one, ≥ 0.
