@@ -221,7 +221,7 @@ def mistake_in_file(error: BaseException) -> UserError | None:
     return None  # A flag sets the field.
   line = traceback.extract_tb(error.__traceback__)[setter].lineno
   place, said = f'{files[setter]}, line {line}', str(error)
-  section = frames[setter + 1].f_locals.get('self')
+  section = frames[-1].f_locals.get('self')
   if match := re.match('[\'"]?Key "(.+?)" does not exist', said):
     known = sorted(section.keys()) if isinstance(section, ConfigDict) else []
     near = nearest(match[1], known)

@@ -16,6 +16,7 @@ from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.measure.statistics import Estimate
 from zoo.probing import Effect, Effects, Rows
+from zoo.probing.inside.latents import PROMPT, LatentScore
 from zoo.probing.report import intervention_report, interventions
 from zoo.probing.report.intervention_pictures import CAPTIONS, plot_effects
 from zoo.probing.report.intervention_report import Interventions
@@ -97,14 +98,33 @@ def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
   # ± is half of a 95 % interval; of three rows the least p value counts three times.
   one = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.5, 0.05), (0.0, 0.05)))
   assert 'layers.0.mixer.out, token 5 (0.90 ± 0.10) recovers the largest share' in one
-  # Of two that survive, a gap of 0.14 is within 1.96 times 0.07, and one of 0.2 is not.
+  # Of two that survive, a gap of 0.13 is within 1.96 times 0.05 + 0.05, and the gap of
+  # 0.4 above was not.
   two = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.77, 0.05), (0.0, 0.05)))
   assert 'layers.1.mixer.out' in two
   assert 'not told apart' in two
   none = sentence(_effects((1.0, 0.1), (0.1, 0.05), (0.0, 0.05), (0.0, 0.05)))
   assert 'no one recovers a share that is told apart from 0' in none
+  # Three that survive have three pairs. A gap of 0.23 has the p value 0.011, which is
+  # below 0.025/2, as Holm would ask for two gaps, and not below 0.025/3.
+  three = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.67, 0.05), (0.67, 0.05)))
+  assert 'not told apart' in three
+  assert 'layers.2.mixer.out' in three
   no_gap = sentence(_effects((0.1, 0.1), (0.9, 0.05)))
   assert 'do not raise the loss beyond its 95 % interval, from 1 to 2' in no_gap
+
+
+def test_a_sentence_on_latents_corrects_the_p_value_beside_untrained_models():
+  def score(site, p_value):
+    nothing = Estimate(0.0, 0.01)
+    above = Estimate(0.5, 0.1)  # It is 0 with the p value 3e-7 if it is normal.
+    share = Estimate(0.9, 0.01)
+    return LatentScore(site, 'w', share, nothing, nothing, above, p_value)
+
+  prompt = LatentScore(PROMPT, 'w', Estimate(0.0, 0.01), Estimate(0.0, 0.01))
+  for p_value, start in ((0.02, 'From no site'), (0.001, 'A linear map')):
+    scores = [prompt, *(score(f'layers.{i}', p_value) for i in range(4))]
+    assert sentence(scores).startswith(start)
 
 
 def test_corrupt_prompts_keep_the_inputs_where_there_are_other_labels_for_them():

@@ -216,6 +216,7 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert f'File "{__file__}", line' in caplog.text
   assert 'in broken\n' in caplog.text
   assert report.verdict.startswith('Unknown: no theory covers its task. Its loss, ')
+  assert report.is_gradient_descent is None
   (longer,) = report.task_shifts
   assert longer.risk is not None
   assert longer.other_risk is None
@@ -327,7 +328,7 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
   assert tied.endswith("not told apart from it: the task's averaging, gd.")
   # Independent errors would have the standard error 0.014 of the difference, which
   # would tell the two apart. Errors of opposite signs have 0.02.
-  opposite = said(*step, averaging=(0.1, 0.01), bayes=(0.131, 0.01))
+  opposite = said(*step, averaging=(0.1, 0.01), bayes=(0.14, 0.01))
   assert opposite.endswith("not told apart from it: the task's bayes.")
   both = said((0.2, 0.01), (0.2, 0.01), (0.21, 0.01))
   assert both.endswith('not told apart from it: ridge regression with λ = 0.5.')

@@ -19,6 +19,7 @@ from tests.settings import curve_key
 from zoo.estimators.baselines import Zero
 from zoo.estimators.linear import Ridge
 from zoo.probing import strategies
+from zoo.probing.nearest_strategies import mixtures
 from zoo.probing.nearest_strategies.mixtures import (
   nearest_mixture,
   sample_known,
@@ -385,3 +386,17 @@ def test_strategies_is_the_name_of_the_function_alone():
   with pytest.raises(ModuleNotFoundError):
     importlib.import_module('zoo.probing.strategies')
   assert zoo.probing.strategies is strategies
+
+
+def test_the_contexts_follow_the_seed(monkeypatch):
+  seeds, measured = [], mixtures.effects_by_length
+
+  def noted(*arguments):
+    seeds.append(arguments[-1])
+    return measured(*arguments)
+
+  monkeypatch.setattr(mixtures, 'effects_by_length', noted)
+  task = zoo.create_task('linear_regression', num_features=1, context_length=1)
+  known = {'zero': Zero(), 'ridge': Ridge()}
+  strategies(Ridge(), task, known, num_prompts=8, seed=5)
+  assert seeds == [5]

@@ -184,7 +184,8 @@ def _check_redraws(name: str, task: Task, prompt: Prompt) -> None:
   prompt, kept = dataclasses.replace(prompt, latents=None), []
   for keep in KEPT:
     try:
-      jax.eval_shape(functools.partial(redrawn, keep=keep), prompt)
+      with noted(f'{name}.redraw_one'):
+        jax.eval_shape(functools.partial(redrawn, keep=keep), prompt)
     except UserError:  # The task does not draw such prompts.
       continue
     kept.append(keep)

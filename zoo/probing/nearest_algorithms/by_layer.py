@@ -78,8 +78,8 @@ class Readout:
   Attributes:
     matches: The distances, by the name of the algorithm.
     nearest: For each layer, the algorithms that cannot be distinguished from the
-      nearest one on the same prompts, with Holm's correction over all others. They are
-      in the order of `matches`.
+      nearest one on the same prompts, with Bonferroni's correction over all pairs. They
+      are in the order of `matches`.
   """
 
   matches: dict[str, Match]

@@ -32,6 +32,7 @@ from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate, plus_minus
 from zoo.probing.context import (
+  check_finite,
   effect_of_numbers,
   ignores_labels,
   share_of_effect,
@@ -202,6 +203,7 @@ def sampled_algorithm(
     lambda pair: (_sample(pair[0], predict(pair[0])), predict(*pair[1])),
     with_others(task, prompts, seed),
   )
+  check_finite(samples.prediction, other)
   relabelled = _relabelled(predict, task, num_prompts, seed)
   other = other.astype(np.float64)
   half, c = num_prompts // 2, task.context_length
@@ -261,10 +263,11 @@ def baseline_shares(
 ) -> dict[str, Estimate | None]:
   """Measures what the baselines of a task do not explain of a predictor.
 
-  This is `unexplained` of `Nearest`, here for algorithms to which nothing is fitted, on
-  the prompts on which `sampled_algorithm` measures. Baselines that predict the same are
-  one entry, such as `ols, bayes`. Baselines of other libraries are left out, and so is
-  one that fails, with a warning. Large tasks and slow baselines get fewer prompts.
+  This is `unexplained` of `Nearest`, here for algorithms to which nothing is fitted.
+  The prompts are those on which `sampled_algorithm` measures with the same number of
+  prompts. Baselines that predict the same are one entry, such as `ols, bayes`.
+  Baselines of other libraries are left out, and so is one that fails, with a warning.
+  Large tasks and slow baselines get fewer prompts.
 
   Args:
     subject: A model or any other function of prompts.
@@ -355,18 +358,17 @@ def _relabelled(
   """
   task, key = task.held_out(), stream_of(seed, REDRAW_STREAM)
 
-  def sample(pair: tuple[int, Prompt]) -> _Samples:
-    i, prompt = pair
+  def redrawn(i: int, prompt: Prompt) -> Prompt:
     # `with_others` takes the key that is folded in with 0.
     other_key = jax.random.fold_in(jax.random.fold_in(key, i), 1)
-    other = task.redraw(other_key, prompt, 'inputs')
-    return _sample(other, predict(other))
+    return task.redraw(other_key, prompt, 'inputs')
 
   prompts = sample_batches(task, seed, num_prompts, BATCH_SIZE)
   try:
-    return gather(sample, enumerate(prompts))
+    others = [redrawn(i, prompt) for i, prompt in enumerate(prompts)]
   except UserError:
     return None
+  return gather(lambda other: _sample(other, predict(other)), others)
 
 
 def _sample(prompt: Prompt, predictions: Float[Array, ' b']) -> _Samples:

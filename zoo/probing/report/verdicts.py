@@ -96,7 +96,7 @@ def _difference(share: Estimate, other: Estimate) -> Estimate:
 
   Most shares are measured on the same prompts, so that their errors are not
   independent. The standard error of a difference is at most the sum of the two. With
-  this sum no difference is claimed too soon, and a small one may be missed.
+  this sum the dependence leads to no claim too soon; a small difference may be missed.
   """
   return Estimate(share.mean - other.mean, share.stderr + other.stderr)
 
@@ -157,7 +157,10 @@ def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool | None, str]:
     return False, f'No: the nearest step, {step} {sampled}.'
   of_labels = nearest.unexplained_of_labels
   if of_labels is None:
-    return False, f'No: {step}, but its labels change nothing {sampled}.'
+    return None, (
+      f'Undecided: {step}, and what the labels change is too small to measure '
+      f'{sampled}.'
+    )
   if not _is_within(of_labels):
     step += f', and {shown_share(of_labels)} of what the labels change'
   if _is_beyond(of_labels):

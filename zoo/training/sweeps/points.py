@@ -96,8 +96,11 @@ def without_arrays(points: Sequence[Point]) -> list[Point]:
   """Returns points with lists and Python numbers in place of NumPy's and JAX's."""
 
   def plain(value: Any) -> Any:
-    is_array = isinstance(value, np.ndarray | np.generic | jax.Array)
-    return value.tolist() if is_array else value
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+      return value.tolist()
+    if isinstance(value, list | tuple):
+      return type(value)(plain(element) for element in value)
+    return value
 
   return [{field: plain(value) for field, value in point.items()} for point in points]
 
