@@ -1,5 +1,8 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -42,6 +45,36 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unche
 
 
 _OTHER = {'seed': 1, 'optimizer__learning_rate': 2e-2}
+
+
+def test_times_of_a_program_end_before_the_comparison(monkeypatch, unchecked, tmp_path):
+  now = [2.0]
+
+  class Clocked:
+    wall_time = property(lambda self: now[0])
+
+  def compare(*arguments):
+    now[0] = 9.0
+    return [None, None]
+
+  def summarise(config, mesh, risks, speed, flops, seconds):
+    return {'speed': speed, 'seconds': seconds}
+
+  monkeypatch.setattr(many, 'compare_many', compare)
+  monkeypatch.setattr(many, 'summarise', summarise)
+  config: Any = _config()
+  training: Any = SimpleNamespace(config=config, evaluation=None, flops=0)
+  training.mesh = make_mesh(config)
+  loop: Any = SimpleNamespace(state={'model': None}, step=1, speed=lambda: now[0])
+  members = [many.Member(config, tmp_path)] * 2
+  risks: Any = [None, None]
+  records: Any = [Clocked(), Clocked()]
+  finite = np.array([True, True])
+  summaries: Any = many.summarised_many(training, members, loop, finite, risks, records)
+  for summary in summaries:
+    assert (summary['speed'], summary['seconds']) == (2.0, 2.0)
+
+
 _GROWING = {f'curriculum__{field}': 1 for field in ('features', 'examples', 'loops')}
 _MUON = {'optimizer__name': 'muon', 'optimizer__ema_decay': 0.8}
 _SCHEDULE_FREE = {'optimizer__name': 'schedule_free', 'optimizer__schedule': 'constant'}
