@@ -151,7 +151,7 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
     ...   2, 4, num_outputs=3, num_layers=1, rngs=nnx.Rngs(0)
     ... )
     >>> round(zoo.probing.copying_score(model, layer=0, head=0), 2)  # untrained
-    0.16
+    0.28
 
   References:
     Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
