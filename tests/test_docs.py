@@ -397,7 +397,7 @@ def test_a_task_outside_the_package_trains(outside, cache):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('page', 'number'), [('models_and_tasks', 3), ('tasks_of_your_own', 2)]
+  ('page', 'number'), [('models_and_tasks', 3), ('tasks_of_your_own', 3)]
 )
 def test_programs_of_the_pages_on_own_classes_print_what_they_say(
   page, number, outside, cache
