@@ -54,7 +54,7 @@ def _shifted(task: Any) -> Any:
 
 
 def _keeps_the_query(self, key, prompt, keep):
-  return zoo.tasks.base.FunctionClass.redraw_one(self, key, prompt, 'query')
+  return zoo.tasks.FunctionClass.redraw_one(self, key, prompt, 'query')
 
 
 def _mean_over_batch(prediction, target):

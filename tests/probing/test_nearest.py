@@ -58,7 +58,7 @@ def test_baselines_are_measured_on_the_prompts_of_the_fitted_algorithms():
     return step(prompt) + jnp.cos(50 * prompt.x_query[:, 0])
 
   found = sampled_algorithm(near, _TASK, 512)
-  share = baseline_shares(near, _TASK, 512)['gd']
+  share: Any = baseline_shares(near, _TASK, 512)['gd']
   # The fit to the other half moves the step by a little.
   assert share.mean == pytest.approx(found.nearest_gd.unexplained.mean, rel=0.03)
   assert share.stderr == pytest.approx(found.nearest_gd.unexplained.stderr, rel=0.03)

@@ -164,9 +164,10 @@ def test_a_point_may_have_numbers_of_numpy():
   plain = [{'task.prior_mean': [0.5, -1.0], 'seed': 3}]
   assert without_arrays(points) == plain
   assert type(without_arrays(points)[0]['seed']) is int
-  (steps,) = without_arrays([{'checkpoint.steps': (np.int64(3), 4)}])
-  assert steps == {'checkpoint.steps': (3, 4)}
-  assert type(steps['checkpoint.steps'][0]) is int
+  (kept,) = without_arrays([{'checkpoint.steps': (np.int64(3), 4)}])
+  steps: Any = kept['checkpoint.steps']
+  assert steps == (3, 4)
+  assert type(steps[0]) is int
   assert name_of(without_arrays(points)[0]) == name_of(plain[0])
 
 
