@@ -409,8 +409,7 @@ def _with_ema(
   """Returns an optimizer that averages past weights with exponential decay.
 
   The weights after a step count `decay` times as much as those after the next step. The
-  average is corrected like Adam's moments,
-  so that the initial weights do not count.
+  average is corrected like Adam's moments, so that the initial weights do not count.
   """
 
   def average(count: jax.Array, _: Any, trained: PyTree, before: PyTree) -> PyTree:

@@ -189,6 +189,16 @@ def difference(first: ArrayLike, second: ArrayLike) -> Estimate:
   return estimate(np.asarray(first, np.float64) - np.asarray(second, np.float64))
 
 
+def difference_of(first: Estimate, second: Estimate) -> Estimate:
+  """Returns the difference of two estimates, with the largest error that it can have.
+
+  Estimates on the same prompts are not independent. The standard error of their
+  difference is at most the sum of the two. With this sum the dependence leads to no
+  claim too soon; a small difference may be missed.
+  """
+  return Estimate(first.mean - second.mean, first.stderr + second.stderr)
+
+
 def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Estimate:
   """Returns the ratio of two means over the same samples.
 

@@ -84,8 +84,8 @@ def _saved_weights(path: str, config: Config) -> PyTree:
 
   These are all arrays, including those that are not trained, such as a fixed guess or
   the averages of a normalisation. Only random keys are not read: they are drawn from
-  the seed of the config.
-  The saved model may have been trained on another task, or with another optimizer.
+  the seed of the config. The saved model may have been trained on another task, or with
+  another optimizer.
 
   Raises:
     UserError: If the arrays differ from those of the config's model in names or shapes,

@@ -50,9 +50,9 @@ def check_task(task: Task) -> None:
   It checks that prompts are finite, have the declared shapes and label kind, and are a
   function of the key and of the position in the batch; that the loss has a derivative;
   that prompts which are drawn again keep the query, or all inputs; and that baselines
-  and shifts work. The baseline `bayes` is compared with the other
-  baselines on 512 prompts: it may not be worse than any of them by more than five
-  standard errors of the difference. Baselines are optional: a task without any passes.
+  and shifts work. The baseline `bayes` is compared with the other baselines on 512
+  prompts: it may not be worse than any of them by more than five standard errors of the
+  difference. Baselines are optional: a task without any passes.
 
   Args:
     task: The task to check.

@@ -185,10 +185,10 @@ def effects(
     UserError: If the model is not an NNX module; if a site is unknown or does not reach
       the prediction; if the prompts have different sizes, or there is one prompt alone;
       if heads are to be replaced one by one, and no site has heads; if the method is
-      unknown; if a kind is unknown or the method does not have it; if
-      the metric returns anything but a number for each prompt; if the values at a site
-      are integers and the method is not 'patch'; or if the prompts have integers and
-      the method is 'integrated'.
+      unknown; if a kind is unknown or the method does not have it; if the metric
+      returns anything but a number for each prompt; if the values at a site are
+      integers and the method is not 'patch'; or if the prompts have integers and the
+      method is 'integrated'.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')

@@ -13,7 +13,7 @@ that the best w_0 is a linear least-squares problem.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -198,13 +198,13 @@ def sampled_algorithm(
   def predict(prompt: Prompt) -> Float[Array, ' b']:
     return programs.run(at_query, [subject], prompt)[0]
 
-  prompts = sample_batches(task, seed, num_prompts, BATCH_SIZE)
+  prompts = [*sample_batches(task, seed, num_prompts, BATCH_SIZE)]
   samples, other = gather(
     lambda pair: (_sample(pair[0], predict(pair[0])), predict(*pair[1])),
     with_others(task, prompts, seed),
   )
   check_finite(samples.prediction, other)
-  relabelled = _relabelled(predict, task, num_prompts, seed)
+  relabelled = _relabelled(predict, task, prompts, seed)
   other = other.astype(np.float64)
   half, c = num_prompts // 2, task.context_length
   fitted, measured = (
@@ -215,8 +215,7 @@ def sampled_algorithm(
   penalty, of_ridge = _nearest_penalty(fitted, c)
   matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
   effect = effect_of_numbers(measured.prediction, other[half:])
-  prompt = next(iter(sample_batches(task, seed, num_prompts, BATCH_SIZE)))
-  is_blind = ignores_labels(predict, prompt)
+  is_blind = ignores_labels(predict, prompts[0])
   ignores_context = share_of_effect(effect, effect, measured.prediction) is None
 
   def of_labels(predict_for: _ForSamples) -> Estimate | None:
@@ -349,7 +348,7 @@ def least_prompts(num_features: int) -> int:
 def _relabelled(
   predict: Callable[[Prompt], Float[Array, ' b']],
   task: Task,
-  num_prompts: int,
+  prompts: Sequence[Prompt],
   seed: int,
 ) -> _Samples | None:
   """Returns the same prompts with labels of other functions, and the predictions.
@@ -363,7 +362,6 @@ def _relabelled(
     other_key = jax.random.fold_in(jax.random.fold_in(key, i), 1)
     return task.redraw(other_key, prompt, 'inputs')
 
-  prompts = sample_batches(task, seed, num_prompts, BATCH_SIZE)
   try:
     others = [redrawn(i, prompt) for i, prompt in enumerate(prompts)]
   except UserError:

@@ -25,6 +25,7 @@ from zoo.measure.statistics import (
   Estimate,
   above_zero,
   apart_from_extreme,
+  difference_of,
   holm,
   p_value_above_zero,
 )
@@ -235,7 +236,7 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
     return f'{what} no one {does} a share that is told apart from 0.'
   best = max(positive, key=lambda pair: pair[1].mean)
   others = [pair for pair in positive if pair is not best]
-  gaps = [_difference(best[1], share) for _, share in others]
+  gaps = [difference_of(best[1], share) for _, share in others]
   is_lower = apart_from_extreme(gaps)
   alike = [pair for pair, lower in zip(others, is_lower, strict=True) if not lower]
   equal = [best, *alike]
@@ -256,15 +257,6 @@ def _surviving(values: Sequence[_Value], estimates: Sequence[Estimate]) -> list[
   return [value for value, above in zip(values, is_above, strict=True) if above]
 
 
-def _difference(first: Estimate, second: Estimate) -> Estimate:
-  """Returns a difference with the largest error that it can have.
-
-  Both estimates are on the same prompts. The standard error of their difference is at
-  most the sum of the two, and less if they rise and fall together.
-  """
-  return Estimate(first.mean - second.mean, first.stderr + second.stderr)
-
-
 def _latent_sentence(scores: Sequence[LatentScore]) -> str:
   """Returns a sentence with the site of the largest R² over the controls, by target."""
   controls = {score.target: score.r2 for score in scores if score.site == PROMPT}
@@ -275,8 +267,8 @@ def _latent_sentence(scores: Sequence[LatentScore]) -> str:
       np.max(
         [
           p_value_above_zero(score.r2),
-          p_value_above_zero(_difference(score.r2, score.permuted)),
-          p_value_above_zero(_difference(score.r2, controls[score.target])),
+          p_value_above_zero(difference_of(score.r2, score.permuted)),
+          p_value_above_zero(difference_of(score.r2, controls[score.target])),
           *([] if score.p_value is None else [score.p_value]),
         ]
       )

@@ -5,7 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
-from zoo.measure.statistics import Estimate, above_zero, apart_from_extreme
+from zoo.measure.statistics import (
+  Estimate,
+  above_zero,
+  apart_from_extreme,
+  difference_of,
+)
 from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
@@ -48,7 +53,7 @@ def name_nearest(
   if every[best].mean > 0.5:
     said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
   others = [name for name in every if name != best]
-  gaps = [_difference(every[name], every[best]) for name in others]
+  gaps = [difference_of(every[name], every[best]) for name in others]
   is_apart = apart_from_extreme(gaps, SHARE_ROUNDING)
   farther = {name for name, apart in zip(others, is_apart, strict=True) if apart}
   alike, of_task = (
@@ -86,19 +91,9 @@ def _fitted_shares(
 
 def _below(share: Estimate, others: Mapping[str, Estimate]) -> list[str]:
   """Returns the names of the shares that are below a given one, by Holm over all."""
-  gaps = [_difference(share, other) for other in others.values()]
+  gaps = [difference_of(share, other) for other in others.values()]
   is_below = above_zero(gaps, SHARE_ROUNDING)
   return [name for name, below in zip(others, is_below, strict=True) if below]
-
-
-def _difference(share: Estimate, other: Estimate) -> Estimate:
-  """Returns the difference of two shares, with the largest error that it can have.
-
-  Most shares are measured on the same prompts, so that their errors are not
-  independent. The standard error of a difference is at most the sum of the two. With
-  this sum the dependence leads to no claim too soon; a small difference may be missed.
-  """
-  return Estimate(share.mean - other.mean, share.stderr + other.stderr)
 
 
 def _takes_no_step(algorithm: ImplicitAlgorithm) -> bool:
