@@ -25,7 +25,7 @@ from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.reports.style import drawing_of
 from zoo.training import sweep, table, train
-from zoo.training.against_baselines import compare_model
+from zoo.training.against_baselines import compare_models
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -240,7 +240,7 @@ def test_a_comparison_on_more_prompts_than_are_held_out_is_said(caplog):
   config.train.batch_size = 1
   model = nnx.eval_shape(lambda: Causal(3, rngs=nnx.Rngs(0)))
   graph, mesh = nnx.graphdef(model), make_mesh(config)
-  assert compare_model(config, _task(), graph, mesh, {}) is None
+  assert compare_models([config], graph, mesh, {}, is_stacked=False) == [None]
   assert 'config.eval.num_compared is 5000' in caplog.text
 
 
@@ -256,7 +256,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
     with jax.set_mesh(mesh):
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       there = jax.device_put(state, whole)
-      comparisons.append(compare_model(config, _task(), graph, mesh, there))
+      comparisons += compare_models([config], graph, mesh, there, is_stacked=False)
   assert comparisons[0] is not None
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 

@@ -13,7 +13,8 @@ from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
 from zoo.config.sharding import make_mesh, on_mesh
-from zoo.training import many
+from zoo.training import against_baselines, many
+from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import make_training
 from zoo.training.many import make_many, unstack
 
@@ -27,19 +28,17 @@ def _config(**changes):
 def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unchecked):
   asked = []
 
-  def compare(models, task, num_prompts, seed):
+  def compare(models, task, num_prompts, seed, is_checked):
     weights = [model.w[...].tolist() for model in models]
     asked.append((seed, weights))
     return [{'model': seed, 'w': w[0]} for w in weights]
 
-  monkeypatch.setattr(many, 'compare_all', compare)
+  monkeypatch.setattr(against_baselines, 'compare_all', compare)
   changes = {'eval__num_compared': 16, 'eval__seed': 5}
   configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
-  training = make_many(configs, make_mesh(configs[0]))._replace(
-    graph=graph, uses_statistics=False
-  )
-  comparisons = many.compare_many(training, configs, models)
+  mesh = make_mesh(configs[0])
+  comparisons = compare_models(configs, graph, mesh, models, is_stacked=True)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
   assert comparisons == [{'model': 5, 'w': i} for i in range(3)]
 
@@ -53,17 +52,18 @@ def test_times_of_a_program_end_before_the_comparison(monkeypatch, unchecked, tm
   class Clocked:
     wall_time = property(lambda self: now[0])
 
-  def compare(*arguments):
+  def compare(*arguments, **options):
     now[0] = 9.0
     return [None, None]
 
   def summarise(config, mesh, risks, speed, flops, seconds):
     return {'speed': speed, 'seconds': seconds}
 
-  monkeypatch.setattr(many, 'compare_many', compare)
+  monkeypatch.setattr(many, 'compare_models', compare)
   monkeypatch.setattr(many, 'summarise', summarise)
   config: Any = _config()
-  training: Any = SimpleNamespace(config=config, evaluation=None, flops=0)
+  training: Any = SimpleNamespace(config=config, evaluation=None, flops=0, graph=None)
+  training.uses_statistics = False
   training.mesh = make_mesh(config)
   loop: Any = SimpleNamespace(state={'model': None}, step=1, speed=lambda: now[0])
   members = [many.Member(config, tmp_path)] * 2

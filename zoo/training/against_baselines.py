@@ -5,18 +5,19 @@ launch that is killed before leaves it to the next one.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
+import jax
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from zoo.config.building import Config, build_task
+from zoo.config.saved import to_json
 from zoo.config.sharding import make_mesh, on_mesh, where_compared
 from zoo.core.errors import UserError, in_one_line, is_exhausted
-from zoo.core.protocols import Task
 from zoo.host import processes
 from zoo.measure.comparison import Comparison, compare_all
 from zoo.storage.workdir import occupied
@@ -45,7 +46,7 @@ def compare_with_baselines(event: Event) -> Summary | None:
   config, summary = event.config, event.summary
   if summary is None or summary['comparison'] is not None or num_compared(config) < 2:
     return summary
-  mesh, task = make_mesh(config), build_task(config)
+  mesh = make_mesh(config)
   with occupied(event.workdir, config), on_mesh(mesh, config):
     try:
       graph, state = nnx.split(event.model)
@@ -54,36 +55,64 @@ def compare_with_baselines(event: Event) -> Summary | None:
         'there is no comparison with the baselines of the task: %s', error
       )
       return summary
-    comparison = compare_model(config, task, graph, mesh, state)
+    (comparison,) = compare_models([config], graph, mesh, state, is_stacked=False)
     summary = cast(Summary, {**summary, 'comparison': comparison})
     write_summary(event.workdir, summary)
   return summary
 
 
-def compare_model(
-  config: Config, task: Task, graph: nnx.GraphDef, mesh: Mesh, state: PyTree
-) -> Comparison | None:
-  """Returns the comparison of a model on a mesh with the baselines of its task.
+def compare_models(
+  configs: Sequence[Config],
+  graph: nnx.GraphDef,
+  mesh: Mesh,
+  state: PyTree,
+  is_stacked: bool,
+) -> list[Comparison | None]:
+  """Returns the comparison of each model of a program with the baselines of its task.
 
-  The section `eval` of the config sets the number of prompts and their seed. The result
-  is None with fewer than two prompts, for a task that is too large, or if the memory is
-  not enough.
+  Models of one task are compared on the same prompts, whatever their seeds.
+
+  Args:
+    configs: The config of each model. The section `eval` of the first one sets the
+      number of prompts and their seed for all models.
+    graph: The graph of the models.
+    mesh: The mesh that has their arrays.
+    state: The arrays of one model, or of many models along a first axis.
+    is_stacked: Whether there is such an axis.
+
+  Returns:
+    A comparison for each model. It is None with fewer than two prompts, for a task that
+    is too large, or if the memory is not enough.
   """
-  number = num_compared(config)
-  say_if_fewer(config)
+  number, seed = num_compared(configs[0]), configs[0].eval.seed
+  say_if_fewer(configs[0])
+  comparisons: list[Comparison | None] = [None] * len(configs)
   if number < 2:
-    return None
+    return comparisons
+  groups: dict[str, list[int]] = {}
+  for i, config in enumerate(configs):
+    groups.setdefault(to_json(config.task), []).append(i)
 
-  def measure() -> list[Comparison] | None:
-    with where_compared(mesh, state) as arrays:
-      models, seed = [nnx.merge(graph, arrays)], config.eval.seed
+  def measure(arrays: PyTree) -> list[Comparison | None]:
+    for members in groups.values():
+      states = [arrays]
+      if is_stacked:
+        states = [jax.tree.map(lambda leaf, i=i: leaf[i], arrays) for i in members]
+      models = [nnx.merge(graph, each) for each in states]
+      task = build_task(configs[members[0]])
+      # Each launch of a run checks its model. A sweep that goes on does not.
       compare = functools.partial(
-        compare_all, models, task, number, seed, is_checked=True
+        compare_all, models, task, number, seed, is_checked=not is_stacked
       )
-      return processes.run_on_main(functools.partial(if_memory_allows, compare))
+      for i, comparison in zip(members, if_memory_allows(compare) or (), strict=False):
+        comparisons[i] = comparison
+    return comparisons
 
-  comparisons = if_memory_allows(measure)
-  return None if comparisons is None else comparisons[0]
+  def measure_whole() -> list[Comparison | None]:
+    with where_compared(mesh, state) as arrays:
+      return processes.run_on_main(functools.partial(measure, arrays))
+
+  return if_memory_allows(measure_whole) or comparisons
 
 
 def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:

@@ -34,6 +34,7 @@ from zoo.training.objective import (
   uses_statistics,
 )
 from zoo.training.step import (
+  Step,
   abstract_state,
   init_state,
   make_steps,
@@ -88,17 +89,8 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     abstract = split_over_data(asked) if config.mesh.fsdp else asked
     model = nnx.merge(graphs['model'], asked['model'])
     statistics = uses_statistics(config, model, task)
-    lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
-    objective = make_objective(config, task, statistics, lanes)
     in_shape = stays_in_shape(config, mesh, abstract)
-    step = functools.partial(
-      train_step,
-      config=config,
-      graphs=graphs,
-      asked=asked['model'],
-      objective=objective,
-      in_shape=in_shape,
-    )
+    step = make_step(config, task, mesh, graphs, asked, abstract, statistics, in_shape)
   graph = graphs['model']
   return Training(
     config=config,
@@ -112,6 +104,39 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     key=key,
     numbers=numbers_of(task),
     evaluation=make_evaluation(config, task, graph, statistics, mesh),
+  )
+
+
+def make_step(
+  config: Config,
+  task: Task,
+  mesh: Mesh,
+  graphs: State,
+  asked: State,
+  abstract: State,
+  statistics: bool,
+  in_shape: bool,
+) -> Step:
+  """Returns the step of one model, as `train_step` describes it.
+
+  Args:
+    config: The config of the model.
+    task: The task of the config.
+    mesh: The mesh.
+    graphs: The graphs of the model and the optimizer.
+    asked: The abstract state of one model, with the shardings that its layers ask for.
+    abstract: The abstract state of all models that the program trains.
+    statistics: Whether the model takes sufficient statistics of prompts.
+    in_shape: Whether the optimizer computes with arrays in their own shapes.
+  """
+  lanes = 1 if statistics else num_lanes(config, task, mesh, abstract['model'])
+  return functools.partial(
+    train_step,
+    config=config,
+    graphs=graphs,
+    asked=asked['model'],
+    objective=make_objective(config, task, statistics, lanes),
+    in_shape=in_shape,
   )
 
 

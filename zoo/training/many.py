@@ -34,23 +34,16 @@ from zoo.config.sharding import (
   shardings_of,
   stack_abstract,
   stays_in_shape,
-  where_compared,
 )
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
-from zoo.host import processes
 from zoo.host.interruption import Interruption
-from zoo.measure.comparison import Comparison, compare_all
+from zoo.measure.comparison import Comparison
 from zoo.storage.checkpoints import Checkpoints
-from zoo.training.against_baselines import (
-  if_memory_allows,
-  num_compared,
-  say_if_fewer,
-)
-from zoo.training.batch_parts import num_lanes
-from zoo.training.compilation import Training, compile_training
+from zoo.training.against_baselines import compare_models
+from zoo.training.compilation import Training, compile_training, make_step
 from zoo.training.evaluation import (
   Evaluation,
   Fetched,
@@ -62,19 +55,15 @@ from zoo.training.evaluation import (
   risks_of,
   sample_all,
 )
-from zoo.training.hooks import Event, Hook, record
-from zoo.training.loop import Chunk, Loop
-from zoo.training.objective import (
-  Numbers,
-  make_objective,
-  uses_statistics,
-)
+from zoo.training.hooks import Hook, record
+from zoo.training.loop import Loop
+from zoo.training.objective import Numbers, uses_statistics
 from zoo.training.records import Progress, Records, Saves
 from zoo.training.run import (
   NotFiniteError,
   divergence_of,
-  line_of,
-  model_of,
+  event_of,
+  metrics_of,
   restored,
   wrong_prompts,
 )
@@ -84,7 +73,6 @@ from zoo.training.step import (
   finite_models,
   initial_weights,
   make_steps,
-  train_step,
 )
 from zoo.training.summary import (
   Divergence,
@@ -105,19 +93,12 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
   key = keys_of(configs, TRAIN_STREAM)
   with on_mesh(mesh, config):
     graphs, alone = abstract_state(config, mesh)
-    model = nnx.merge(graphs['model'], alone['model'])
     abstract = stack_abstract(alone, len(configs), axis_of_models(config, len(configs)))
+    model = nnx.merge(graphs['model'], alone['model'])
     statistics = uses_statistics(config, model, tasks[0], len(configs))
-    lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
-    objective = make_objective(config, tasks[0], statistics, lanes)
     in_shape = stays_in_shape(config, mesh, abstract)
-    step = functools.partial(
-      train_step,
-      config=config,
-      graphs=graphs,
-      asked=alone['model'],
-      objective=objective,
-      in_shape=in_shape,
+    step = make_step(
+      config, tasks[0], mesh, graphs, alone, abstract, statistics, in_shape
     )
     numbers, axes = numbers_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
@@ -211,7 +192,10 @@ def train_many(
       events = []
       with progress.hidden():  # Hooks may print.
         for i in np.flatnonzero(finite).tolist():
-          event = event_at(training, members[i], loop, chunk, i, risks[i], records[i])
+          config_of_point = members[i].config
+          event = event_of(
+            training, config_of_point, loop, chunk, risks[i], records[i], at=i
+          )
           events.append(record(event, [records[i], *hooks]))
       progress.show(events[0].metrics)
       if chunk.is_saved:
@@ -287,27 +271,6 @@ def check_some_finite(members: Sequence[Member], finite: np.ndarray) -> None:
   )
 
 
-def metrics_of(metrics: Mapping[str, np.ndarray], i: int) -> dict[str, Any]:
-  """Returns the metrics of one of many models, which are scalars."""
-  return {name: values[i] for name, values in metrics.items()}
-
-
-def event_at(
-  training: Training,
-  member: Member,
-  loop: Loop,
-  chunk: Chunk,
-  i: int,
-  risks: Risks,
-  records: Records,
-) -> Event:
-  """Returns the event of one of many models after a chunk."""
-  line = line_of(metrics_of(chunk.metrics, i), risks, loop.speed(), records.wall_time)
-  arrays = loop.state['model']
-  make_model = functools.partial(model_of, training, arrays, chunk.step, at=i)
-  return Event(member.config, member.workdir, chunk.step, line, None, make_model)
-
-
 def summarised_many(
   training: Training,
   members: Sequence[Member],
@@ -331,7 +294,11 @@ def summarised_many(
       measured = evaluate(config, evaluation, model_state, loop.step)
       risks = finish_many(evaluation, jax.device_get(measured))
     configs = [member.config for member in members]
-    comparisons = compare_many(training, configs, model_state)
+    comparisons: list[Comparison | None] = [None] * len(configs)
+    if not training.uses_statistics:  # Else exact theory compares them.
+      comparisons = compare_models(
+        configs, training.graph, training.mesh, model_state, is_stacked=True
+      )
   summaries: list[Summary | None] = []
   for i, own_config in enumerate(configs):
     summary = None
@@ -483,44 +450,6 @@ def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
     )
     for i in range(len(exact))
   ]
-
-
-def compare_many(
-  training: Training, configs: Sequence[Config], state: PyTree
-) -> list[Comparison | None]:
-  """Returns the comparison of each of many models with the baselines of its task.
-
-  Models of one task are compared on the same prompts, whatever their seeds. Models that
-  take sufficient statistics have no comparison: exact theory compares them with the
-  best rules of their tasks.
-  """
-  number = 0 if training.uses_statistics else num_compared(configs[0])
-  say_if_fewer(configs[0])
-  comparisons: list[Comparison | None] = [None] * len(configs)
-  if number < 2:
-    return comparisons
-  groups: dict[str, list[int]] = {}
-  for i, config in enumerate(configs):
-    groups.setdefault(to_json(config.task), []).append(i)
-
-  def measure(stacked: PyTree) -> list[Comparison | None]:
-    for members in groups.values():
-      states = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in members]
-      models = [nnx.merge(training.graph, arrays) for arrays in states]
-      task, seed = build_task(configs[members[0]]), configs[0].eval.seed
-      compare = functools.partial(compare_all, models, task, number, seed)
-      compared = if_memory_allows(compare)
-      if compared is None:  # The task or the models are too large.
-        continue
-      for i, comparison in zip(members, compared, strict=True):
-        comparisons[i] = comparison
-    return comparisons
-
-  def measure_whole() -> list[Comparison | None]:
-    with where_compared(training.mesh, state) as stacked:
-      return processes.run_on_main(functools.partial(measure, stacked))
-
-  return if_memory_allows(measure_whole) or comparisons
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from flax import nnx
 from jaxtyping import PyTree
@@ -235,7 +236,7 @@ def events_of(
           if not chunk.metrics['finite']:
             raise not_finite(config, chunk.metrics, checkpoints)
           risks = finish_evaluation(training.evaluation, chunk.measured)
-          event = event_of(training, loop, chunk, risks, records)
+          event = event_of(training, config, loop, chunk, risks, records)
           with progress.hidden():  # Hooks may print.
             event = record(event, [records, board, *hooks])
           progress.show(event.metrics)
@@ -434,12 +435,38 @@ def restored(
 
 
 def event_of(
-  training: Training, loop: Loop, chunk: Chunk, risks: Risks, records: Records
+  training: Training,
+  config: Config,
+  loop: Loop,
+  chunk: Chunk,
+  risks: Risks,
+  records: Records,
+  at: int | None = None,
 ) -> Event:
-  """Returns the event of a chunk. The metrics of the event are the line of the log."""
-  line = line_of(chunk.metrics, risks, loop.speed(), records.wall_time)
-  make_model = functools.partial(model_of, training, loop.state['model'], chunk.step)
-  return Event(training.config, records.workdir, chunk.step, line, None, make_model)
+  """Returns the event of a model after a chunk.
+
+  Args:
+    training: The training of the model.
+    config: The config of the model.
+    loop: The loop that has trained it.
+    chunk: The chunk.
+    risks: What was measured of the model after the chunk.
+    records: The records of the model.
+    at: The number of the model among many models; None if there is only one.
+
+  Returns:
+    The event, whose metrics are the line of the log.
+  """
+  metrics = chunk.metrics if at is None else metrics_of(chunk.metrics, at)
+  line = line_of(metrics, risks, loop.speed(), records.wall_time)
+  arrays = loop.state['model']
+  make_model = functools.partial(model_of, training, arrays, chunk.step, at)
+  return Event(config, records.workdir, chunk.step, line, None, make_model)
+
+
+def metrics_of(metrics: Mapping[str, np.ndarray], at: int) -> dict[str, Any]:
+  """Returns the metrics of one of many models, which are scalars."""
+  return {name: values[at] for name, values in metrics.items()}
 
 
 def line_of(
