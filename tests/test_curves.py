@@ -18,6 +18,7 @@ from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.estimators.baselines import Averaging, HostBaseline, Zero
 from zoo.estimators.linear import Ridge
+from zoo.measure.comparison import compare
 from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.measure.predict import Programs, sample_batches
 from zoo.measure.statistics import Estimate
@@ -146,8 +147,12 @@ def test_a_curve_has_means_medians_and_standard_errors():
 @pytest.mark.parametrize(
   ('changes', 'said'),
   [
-    ({'lengths': [_C + 1]}, f'the length {_C + 1} is not from 0 to {_C}'),
-    ({'lengths': [-1]}, f'the length -1 is not from 0 to {_C}'),
+    ({'lengths': [_C + 1]}, f'a length is {_C + 1}; it must be an integer from 0 to'),
+    ({'lengths': [-1]}, 'a length is -1; it must be an integer from 0 to'),
+    ({'lengths': [1.5]}, 'a length is 1.5'),
+    ({'lengths': [True]}, 'a length is True'),
+    ({'lengths': 3}, 'lengths is 3; it must be a list of integers'),
+    ({'lengths': '12'}, "lengths is '12'"),
     ({'lengths': []}, 'lengths is empty'),
     ({'num_prompts': 1}, 'num_prompts is 1'),
     ({'num_prompts': 2.5}, 'num_prompts is 2.5'),
@@ -172,6 +177,29 @@ def test_what_cannot_predict_is_refused(unchecked):
       zoo.curve(nothing, _task(), 2)
   with refuses('is for 3 features; the prompt has 5'):
     zoo.curve(_model(), isotropic(5, 4), 2)
+
+
+def test_what_is_no_task_or_has_wrong_fields_is_refused(unchecked):
+  name: Any = 'linear_regression'
+  model: Any = _model()
+  wrong = zoo.tasks.LinearRegression(3, 4, noise_std=-1.0)
+  prompt = _task().sample(jax.random.key(0), 2)
+  measures = {
+    'curve': zoo.curve,
+    'compare': compare,
+    'likelihood': zoo.likelihood,
+    'calibration': zoo.calibration,
+    'distribution': lambda model, task: zoo.distribution(model, prompt, task),
+  }
+  for measure in measures.values():
+    with refuses('str is not a task: it must be an object of a subclass of zoo.Task'):
+      measure(model, name)
+    with refuses('noise_std is -1'):
+      measure(model, wrong)
+  with refuses('is not a task'):
+    zoo.curve(_task().baselines()['bayes'], model, 2)
+  with refuses('noise_std is -1'):
+    zoo.theory.exact_risk(model, wrong)
 
 
 class _Host(HostBaseline):

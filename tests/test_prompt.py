@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests import oracle
@@ -75,3 +76,44 @@ def test_parts_of_prompts_of_classes():
   for bad in (-1, 4):
     with refuses(f'k is {bad}; it must be from 0 to 3'):
       prompt.prefix(bad)
+
+
+@pytest.mark.parametrize('dtype', [np.int32, np.uint8, bool])
+def test_prompts_of_integers_predict_what_floats_do(dtype, unchecked):
+  task = zoo.create_task(
+    'linear_regression',
+    num_features=2,
+    context_length=4,
+    prior_mean=0.5,
+    noise_std=0.5,
+  )
+  draw = np.random.default_rng(0).integers
+  whole = zoo.Prompt(
+    x=draw(0, 2, (3, 4, 2)).astype(dtype),
+    y=draw(0, 2, (3, 4)).astype(dtype),
+    x_query=draw(0, 2, (3, 2)).astype(dtype),
+    y_query=draw(0, 2, 3).astype(dtype),
+  )
+  floats = jax.tree.map(lambda array: array.astype('f'), whole)
+  rule = task.baselines()['gd'].learning_rule()
+  models = [zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))]
+  for predictor in (*task.baselines().values(), rule, *models):
+    expected = np.asarray(predictor(floats))
+    np.testing.assert_array_equal(predictor(whole), expected, str(predictor))
+  gd = task.baselines()['gd']
+  np.testing.assert_array_equal(gd.weights(whole), gd.weights(floats))
+  # A predictor of the user gets floats, too.
+  kinds = []
+  zoo.predict(lambda prompt: kinds.append(prompt.y.dtype) or prompt.y[:, 0], whole)
+  assert kinds == [np.float32]
+
+
+def test_models_of_numbers_refuse_prompts_of_classes(unchecked):
+  task = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
+  prompt = task.sample(jax.random.key(0), 4)
+  for name in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb', 'sequential'):
+    sizes = {'sequential': {'context_length': 3}, 'multi_head_lsa': {'num_heads': 1}}
+    arguments = {'num_features': 2, **sizes.get(name, {})}
+    model = zoo.create_model(name, **arguments, rngs=nnx.Rngs(0))
+    with refuses('prompt.y has shape (4, 3, ', 'num_outputs'):
+      model(prompt)

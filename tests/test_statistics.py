@@ -1,5 +1,7 @@
 """Sufficient statistics lose nothing, and long contexts have the same distribution."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,9 @@ import scipy.stats
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import zoo
 from tests import oracle
+from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import isotropic, random_rule
 from zoo import theory
@@ -68,6 +72,19 @@ def test_one_draw_serves_every_prior_mean():
   near, far = _task(3, 4, noise_std=0.2), _task(3, 4, prior_mean=5.0, noise_std=0.2)
   drawn = [task.sample_statistics(_KEY, 16) for task in (near, far)]
   jax.tree.map(np.testing.assert_array_equal, *drawn)
+
+
+class _Wide(zoo.tasks.LinearRegression):
+  """Features ten times as large."""
+
+  def sample_one(self, key):
+    prompt = super().sample_one(key)
+    return dataclasses.replace(prompt, x=10 * prompt.x, x_query=10 * prompt.x_query)
+
+
+def test_a_subclass_has_no_statistics_of_its_base(unchecked):
+  with refuses('the task is of type _Wide; exact theory covers LinearRegression'):
+    _Wide(2, 3).sample_statistics(_KEY, 4)
 
 
 @pytest.mark.slow

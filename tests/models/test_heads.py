@@ -211,6 +211,8 @@ def test_a_head_for_numbers_is_refused_where_labels_are_classes():
     abstract_parts(_config('transformer', 'logistic_regression'))
   with refuses("config.model.head is 'gaussian'; it must be 'point'", 'classes'):
     abstract_parts(_config('transformer', 'gaussian_clusters', 'gaussian'))
+  with refuses('the labels of Tabular have', 'for labels that are one number'):
+    zoo.models.quantile_edges(zoo.create_task('tabular', kind='both'), 4)
 
 
 @pytest.mark.parametrize('head', ['gaussian', 'bars'])

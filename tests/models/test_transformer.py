@@ -301,6 +301,7 @@ def test_a_recurrence_of_ones_own_has_all_forms():
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
+    ({'width': 1, 'num_heads': 1}, ['width is 1; it must be at least 2', 'layer norm']),
     ({'width': 9}, ['width is 9', 'multiple of num_heads, which is 2']),
     ({'mixer': 'softmaxx'}, ["unknown mixer 'softmaxx'", 'softmax']),
     ({'mixer': []}, ['mixer is empty']),

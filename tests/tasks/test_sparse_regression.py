@@ -91,10 +91,25 @@ def test_bayes_is_the_mean_over_all_supports(std):
   for i in range(len(y)):
     for k in range(8):
       expected = _posterior_mean(x[i, :k], y[i, :k], x[i, k], 2, std)
-      # Without noise the limit is taken at a ridge of eps^(1/4) = 1e-4, off by its
-      # square over the least eigenvalue of a Gram matrix, and by as much of rounding.
-      tolerance = 1e-5 if std == 0 else 1e-8
-      np.testing.assert_allclose(predictions[i, k], expected, atol=tolerance)
+      # Rounding in float64, times the condition of a square of random numbers.
+      np.testing.assert_allclose(predictions[i, k], expected, atol=1e-8)
+
+
+def test_bayes_is_certain_without_noise_where_examples_determine_the_weights():
+  task = _task(num_features=1, context_length=1, num_nonzero=1)
+  prompt = host.sample(task, 0, 4096)
+  bayes = task.baselines()['bayes']
+  # w = y/x, in float32; w is rounded, and |w x_q| is at most some 16.
+  np.testing.assert_allclose(jax.jit(bayes)(prompt), prompt.y_query, atol=1e-5)
+  np.testing.assert_array_equal(jax.jit(bayes.distribution)(prompt).std, 0)
+  # Two weights and one example: the label varies by what is orthogonal to it.
+  pair = _task(num_features=2, context_length=1)
+  prompt = host.sample(pair, 0, 64)
+  label = jax.jit(pair.baselines()['bayes'].distribution)(prompt)
+  x, x_query = prompt.x[:, 0], prompt.x_query
+  across = x[:, 0] * x_query[:, 1] - x[:, 1] * x_query[:, 0]
+  std = np.abs(across) / np.linalg.norm(x, axis=1)
+  np.testing.assert_allclose(label.std, std, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.slow

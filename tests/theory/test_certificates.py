@@ -63,3 +63,17 @@ def test_smallest_eigenvalue_is_that_of_the_whole_hessian(kind):
   # The antisymmetric parts do not matter: 3 entries of each matrix.
   smallest = theory.certificate(zero, task).smallest_eigenvalue
   assert smallest == pytest.approx(eigenvalues[(d + 1) * 3], abs=1e-12)
+
+
+def test_the_tuned_step_is_taken_at_the_length_of_the_task():
+  gd = isotropic(2, 3).baselines()['gd']
+  certificate = theory.certificate(gd, isotropic(2, 30))
+  assert certificate.gradient_norm < 1e-10
+  assert certificate.excess_risk < 1e-20
+
+
+def test_a_hessian_that_is_singular_has_an_eigenvalue_of_0():
+  # Without noise and with one task, some rules predict the same on every prompt.
+  task = zoo.tasks.LinearRegression(3, 4, prior_covariance=np.zeros((3, 3)))
+  rule = zoo.LearningRule.gradient_descent(np.zeros(3), 0.5)
+  assert theory.certificate(rule, task).smallest_eigenvalue == 0

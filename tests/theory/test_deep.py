@@ -206,6 +206,24 @@ def test_what_has_no_estimate_is_named(unchecked, name, options, said):
     deep.sampled_risk(model, isotropic(2, 3))
 
 
+@pytest.mark.slow
+def test_the_error_of_few_draws_is_that_of_their_spread(float64):
+  task = isotropic(2, 6)
+  model = constructions.deep_gradient_descent(np.zeros(2), [0.2, 0.3])
+  model = _perturbed(model, 0.05)
+  mean = deep.sampled_risk(model, task, 100_000).mean
+  found = [deep.sampled_risk(model, task, 100, seed) for seed in range(40)]
+  scores = [(each.mean - mean) / each.stderr for each in found]
+  # Their mean square is 1, with a standard error of √(2/40) for normal means.
+  assert np.mean(np.square(scores)) < 1 + 4 * np.sqrt(2 / 40)
+
+
+def test_too_few_draws_are_refused():
+  model = constructions.deep_gradient_descent(np.zeros(2), [0.2, 0.3])
+  with refuses('num_draws is 2; it must be an integer ≥ 100'):
+    deep.sampled_risk(model, isotropic(2, 6), 2)
+
+
 def test_without_preconditions_it_is_gradient_descent():
   task = isotropic(4, 6, noise_std=0.5, feature_covariance=2.0 * np.eye(4))
   steps = np.array([0.2, 0.3, 0.1])

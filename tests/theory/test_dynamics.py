@@ -14,7 +14,7 @@ from tests.marks import mostly_slow
 from tests.settings import isotropic
 from zoo import theory
 from zoo.models import LTB, YqLSA
-from zoo.theory import dynamics
+from zoo.theory import constructions, dynamics
 
 SPECTRUM = [0.4, 0.3, 0.2, 0.1]
 
@@ -121,6 +121,16 @@ def test_kinds_of_stationary_points(plane):
   np.testing.assert_allclose(saddle.eigenvalues[[0, -1]], [-2 * length, 2 * length])
 
 
+@pytest.mark.parametrize('unit', [1.0, 1e-5, 1e5])
+def test_the_kind_of_a_point_does_not_depend_on_the_unit_of_features(unit, unchecked):
+  task = zoo.tasks.LinearRegression(1, 2, feature_covariance=[[unit**2]])
+  kinds = []
+  for step in (0.5, 0.45):
+    matrix = [[[step / unit**2], [0.0]]]
+    kinds.append(dynamics.curvature(dynamics.LinearHeads([[0.0, 1.0]], matrix), task))
+  assert [each.kind for each in kinds] == ['global minimum', 'not stationary']
+
+
 @pytest.mark.parametrize('model', mostly_slow([LTB], [YqLSA]))
 def test_guess_is_learned_at_the_predicted_time(model):
   task = isotropic(2, 3, [1.0, -0.5], noise_std=0.5)
@@ -175,7 +185,7 @@ def test_a_mechanism_with_a_cost_is_transient():
   np.testing.assert_allclose(losses, (a.prod(axis=1) - 1) ** 2 / 2, rtol=1e-3)
 
 
-def test_mistakes_are_one_line(plane):
+def test_mistakes_are_one_line(plane, unchecked):
   task, model, _ = plane
   heads, wide = (dynamics.separate_heads(d, 1, 1, 0.1) for d in (2, 3))
   calls = {
@@ -193,6 +203,13 @@ def test_mistakes_are_one_line(plane):
     'clamped is 3': lambda: toys.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
     'no guess to learn': lambda: dynamics.guess_time(model, isotropic(2, 3)),
+    'begins at 1 of the prior mean; it must begin below': lambda: dynamics.guess_time(
+      constructions.gd_transformer(task.prior_mean, 0.5), task
+    ),
+    'without keys, queries must be': lambda: dynamics.LinearHeads(
+      [[0.0, 1.0]], [[[0.5]]]
+    ),
+    'seed is -1': lambda: dynamics.merged_heads(2, 1, 0.1, seed=-1),
     'begins at 0 of the prior mean': lambda: dynamics.guess_time(
       built(lambda: LTB(2, init_scale=0.0, rngs=nnx.Rngs(0))), task
     ),

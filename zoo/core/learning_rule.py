@@ -22,7 +22,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_array, check_number
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.trees import in_words
 
 AnyArray = Array | np.ndarray  # An array on the host is float64.
@@ -154,13 +154,13 @@ class LearningRule:
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """Returns ω(G), the weights learned in context, which are also `∂f/∂x_q`."""
-    check_prompt(prompt, 'rule', self.num_features)
+    prompt = checked_prompt(prompt, 'rule', self.num_features, of_numbers=True)
     moves_bd = jnp.einsum('dij,bij->bd', self.update, prompt.second_moment())
     return jnp.asarray(self.init)[None] + moves_bd
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """Returns the prediction f for each prompt's query."""
-    check_prompt(prompt, 'rule', self.num_features)
+    prompt = checked_prompt(prompt, 'rule', self.num_features, of_numbers=True)
     moment_bee = prompt.second_moment()
     moves_bd = jnp.einsum('dij,bij->bd', self.update, moment_bee)
     weights_bd = jnp.asarray(self.init)[None] + moves_bd
@@ -173,7 +173,7 @@ class LearningRule:
     For a prediction after k examples, G is their mean; before the first example it is
     0.
     """
-    check_prompt(prompt, 'rule', self.num_features)
+    prompt = checked_prompt(prompt, 'rule', self.num_features, of_numbers=True)
     z_bce = prompt.examples()
     updates = jnp.concatenate([self.update, self.bias_update[None]])  # [d + 1, e, e]
     moves_bcn = jnp.einsum('nij,bci,bcj->bcn', updates, z_bce, z_bce)

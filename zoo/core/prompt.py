@@ -133,10 +133,13 @@ class Prompt:
     return jnp.concatenate([self.examples(), query_be[:, None]], axis=1)
 
 
-def check_prompt(
-  prompt: object, user: str = 'model', num_features: int | None = None
-) -> None:
-  """Checks that an object is a Prompt, and that its arrays fit each other.
+def checked_prompt(
+  prompt: object,
+  user: str = 'model',
+  num_features: int | None = None,
+  of_numbers: bool = False,
+) -> Prompt:
+  """Returns a prompt of floats, after checking that its arrays fit each other.
 
   A Prompt cannot check itself, since JAX also builds one from placeholders.
 
@@ -144,10 +147,16 @@ def check_prompt(
     prompt: The object.
     user: What needs the prompt, in messages, such as 'model'.
     num_features: The number of features that the user is for. None allows any number.
+    of_numbers: Whether the user predicts numbers alone, and no classes.
+
+  Returns:
+    The prompt. Integers and truth values become floats: a sum of truth values would be
+    a logical one, and numbers of the user would be rounded to integers.
 
   Raises:
     UserError: If the object is not a Prompt, if an array of it does not hold numbers or
-      has a wrong shape, or if the number of features is another.
+      has a wrong shape, if the number of features is another, or if labels are one-hot
+      and the user predicts numbers alone.
   """
   if not isinstance(prompt, Prompt):
     raise UserError(f'the prompt is a {type(prompt).__name__}; it must be a zoo.Prompt')
@@ -176,3 +185,17 @@ def check_prompt(
       )
   if num_features not in (None, d):
     raise UserError(f'the {user} is for {num_features} features; the prompt has {d}')
+  if of_numbers and labels:
+    raise UserError(
+      f'the {user} predicts numbers, and prompt.y has shape {prompt.y.shape}, so that '
+      f'its labels are one of {labels[0]} classes; models with the argument '
+      'num_outputs, such as a transformer, predict classes'
+    )
+  names = 'x', 'y', 'x_query', 'y_query', 'context_targets'
+  whole = {
+    name: jnp.asarray(array, float)
+    for name in names
+    if (array := vars(prompt)[name]) is not None
+    and not jnp.issubdtype(array.dtype, jnp.floating)
+  }
+  return dataclasses.replace(prompt, **whole) if whole else prompt

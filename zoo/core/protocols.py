@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses, trees
-from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.errors import UserError, check_count, check_name, check_object
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
@@ -487,6 +487,22 @@ class BaseTask(trees.Tree, abc.ABC):
 
 
 Task = BaseTask  # Annotations and `zoo` use this name.
+
+
+def require_task(task: object) -> None:
+  """Checks that an object is a task with valid fields.
+
+  The constructor of a task does not check its fields, since JAX calls it, too. So every
+  function that measures on a task does.
+
+  Raises:
+    UserError: If the object is not a task, or if a field is out of its range.
+  """
+  what = 'it must be an object of a subclass of zoo.Task, such as zoo.create_task makes'
+  check_object('a task', task, BaseTask, what)
+  assert isinstance(task, BaseTask)
+  if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(task)):
+    task.check()
 
 
 def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool) -> Any:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from zoo.core import trees
 from zoo.core.distributions import Classes, Distribution
 from zoo.core.errors import UserError, check_count
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.protocols import Predictor
 
 
@@ -94,7 +94,7 @@ class Baseline(trees.Tree, abc.ABC):
 
   def _at_query(self, function: Callable[[Examples], Any], prompt: Prompt) -> Any:
     """Returns what a function gives for the query of each prompt, stacked."""
-    check_prompt(prompt)
+    prompt = checked_prompt(prompt)
     c, x, y = prompt.x.shape[1], prompt.x, prompt.y
     # For c = 0 there is one example that is not seen, so `predict` needs no own case.
     if c == 0:
@@ -104,7 +104,7 @@ class Baseline(trees.Tree, abc.ABC):
 
   def _everywhere(self, function: Callable[[Examples], Any], prompt: Prompt) -> Any:
     """Returns what a function gives for each example from those before; query last."""
-    check_prompt(prompt)
+    prompt = checked_prompt(prompt)
     c, queries = prompt.x.shape[1], prompt.features
 
     def at(k: Array) -> Any:
@@ -245,6 +245,7 @@ class HostBaseline(trees.Tree, abc.ABC):
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """Returns the prediction for each prompt's query."""
+    prompt = checked_prompt(prompt)
     arrays = (np.asarray(array) for array in (prompt.x, prompt.y, prompt.x_query))
     predictions = [self.fit_and_predict(*row) for row in zip(*arrays, strict=True)]
     return jnp.asarray(predictions, prompt.x.dtype)

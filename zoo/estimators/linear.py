@@ -26,7 +26,7 @@ from zoo.core.errors import (
 )
 from zoo.core.learning_rule import LearningRule
 from zoo.core.matrices import scales_and_axes
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.protocols import Task
 from zoo.core.trees import Matrix, Number, Vector
 from zoo.estimators.baselines import Baseline, Describing, Examples, check_numbers
@@ -251,7 +251,7 @@ class Estimator(Baseline):
       UserError: If the prompt is not a `zoo.Prompt`, or has another number of features
         than the start.
     """
-    check_prompt(prompt)
+    prompt = checked_prompt(prompt)
     count = prompt.x.shape[1]
     return jax.vmap(lambda x, y: self._fit(x, y, count))(prompt.x, prompt.y)
 

@@ -16,7 +16,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from zoo.core import losses
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.trees import Matrix
 from zoo.estimators.baselines import Baseline, Examples, OfClasses
 
@@ -40,7 +40,7 @@ class SequenceBaseline(OfClasses):
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t k']:
     """Predicts each example from those before it, and the query last."""
-    check_prompt(prompt)
+    prompt = checked_prompt(prompt)
     return jax.vmap(self.after_each)(jnp.argmax(prompt.features, axis=-1))
 
 

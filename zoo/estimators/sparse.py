@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.distributions import GaussianMixture
 from zoo.core.trees import Number
@@ -25,7 +25,8 @@ class SparseBayes(Posterior, Describing):
   This is exact: the mean over all supports S (sets of coordinates) of the posterior
   mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
   examples than `num_nonzero` leave only the support that fits them, and prompts have no
-  density.
+  density. As many examples or fewer fit every support; the posterior mean given S is
+  then the solution of least norm.
 
   Args:
     num_features: Number of features d.
@@ -61,11 +62,7 @@ class SparseBayes(Posterior, Describing):
     x, y, _, x_query = examples.zeroed()
     std = jnp.asarray(self.noise_std, x.dtype)
     noiseless, overdetermined = std == 0, examples.num_seen > self.num_nonzero
-    # Without noise, this is the limit of small noise, in which a support fits any few
-    # examples. Rounding errors grow as 1/std², and errors of the limit as std².
-    eps = float(jnp.finfo(x.dtype).eps)
-    least = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
-    std = jnp.where(noiseless, least, std)
+    std = jnp.where(noiseless, float(jnp.finfo(x.dtype).eps), std).astype(x.dtype)
     supports = _supports(self.num_features, self.num_nonzero)
     misfit, log_det, prediction, spread = _ridge(x, y, std, x_query, supports)
     log_evidence = -misfit / (2 * std * std) - log_det
@@ -77,10 +74,16 @@ class SparseBayes(Posterior, Describing):
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
     density += self.num_nonzero * jnp.log(std) - log_norm(std, examples)
     density += log_density_of_features(examples)
-    # Without noise, as many examples as there are non-zero weights determine them.
-    of_label = std * jnp.sqrt(jnp.where(noiseless, spread, 1 + spread))
-    is_known = noiseless & (examples.num_seen >= self.num_nonzero)
-    return density, log_evidence, prediction, jnp.where(is_known, 0, of_label)
+    of_label = std * jnp.sqrt(1 + spread)
+    # Without noise every support fits as few examples as it has weights, or fewer.
+    interpolating = noiseless & ~overdetermined
+    few_evidence, few_prediction, few_std = _interpolation(
+      x, y, examples.seen, x_query, supports
+    )
+    log_evidence = jnp.where(interpolating, few_evidence, log_evidence)
+    prediction = jnp.where(interpolating, few_prediction, prediction)
+    of_label = jnp.where(interpolating, few_std, jnp.where(noiseless, 0, of_label))
+    return density, log_evidence, prediction, of_label
 
 
 @functools.lru_cache(maxsize=8)
@@ -127,6 +130,46 @@ def _ridge(
       columns[i] = columns[i] - product[None] * direction
       query[i] = query[i] - product * along
   return jnp.sum(residual * residual, axis=0), log_det, prediction, spread
+
+
+def _interpolation(
+  x: Float[Array, 'c d'],
+  y: Float[Array, ' c'],
+  seen: Bool[Array, ' c'],
+  x_query: Float[Array, ' d'],
+  supports: Int[np.ndarray, 'n s'],
+) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']]:
+  """Returns log N(y; 0, X_S X_Sᵀ) up to a constant, and mean and std of w·x_q.
+
+  They are those of weights w ~ N(0, I) on each support that fit the examples without
+  noise, of which at most s are seen. With X_S = L Q, where L is a lower triangle and
+  the rows of Q are orthonormal, and with L a = y, the weights of least norm are Qᵀ a,
+  the log density is −|a|²/2 − log|L|, and the label of the query varies by the part of
+  its features that is orthogonal to Q. Q comes from modified Gram–Schmidt.
+  """
+  n, s = supports.shape
+  rows = [x[i][supports.T] for i in range(min(len(x), s))]  # [s, n] for each example
+  labels = [jnp.broadcast_to(label, n) for label in y]
+  query = x_query[supports.T]
+  log_evidence = prediction = jnp.zeros(n, x.dtype)
+  for i, row in enumerate(rows):
+    # An example that is not seen is 0, and one whose features are 0 says nothing.
+    norm = jnp.sqrt(jnp.sum(row * row, axis=0))
+    is_known = norm > 0
+    norm = jnp.where(is_known, norm, 1)
+    direction, coordinate = row / norm[None], jnp.where(is_known, labels[i], 0) / norm
+    log_evidence = log_evidence - coordinate * coordinate / 2 - jnp.log(norm)
+    along = jnp.sum(direction * query, axis=0)
+    query = query - along[None] * direction
+    prediction = prediction + coordinate * along
+    for j in range(i + 1, len(rows)):
+      along = jnp.sum(direction * rows[j], axis=0)
+      rows[j] = rows[j] - along[None] * direction
+      labels[j] = labels[j] - along * coordinate
+  std = jnp.sqrt(jnp.sum(query * query, axis=0))
+  # As many examples as weights determine the label; what is left of the query is
+  # rounding.
+  return log_evidence, prediction, jnp.where(jnp.sum(seen) < s, std, 0)
 
 
 @struct.dataclass(eq=False, repr=False)

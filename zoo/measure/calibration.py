@@ -22,7 +22,7 @@ from zoo.core.distributions import (
 )
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.trees import fresh
 from zoo.measure.predict import Programs, check_predictor
 from zoo.measure.predictive import (
@@ -109,6 +109,7 @@ def likelihood(
     (['model', 'bayes'], 0.0)
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  require_task(task)
   named = dict(predictors) if isinstance(predictors, Mapping) else {_MODEL: predictors}
   if EXACT in named:
     raise UserError(
@@ -484,6 +485,7 @@ def calibration(
   """
   check_predictor(predictor)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  require_task(task)
   num_bins = check_count('num_bins', num_bins, minimum=2)
   if task.label_kind == 'numbers':
     if num_prompts < _LEAST_IN_BIN * num_bins:
@@ -658,6 +660,7 @@ def exchangeability(
   """
   check_predictor(predictor)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  require_task(task)
   num_orders = check_count('num_orders', num_orders)
   programs, task = Programs(), task.held_out()
   lengths = [task.context_length] if lengths is None else [*lengths]
@@ -772,6 +775,7 @@ def martingale(
       'by one only where features do not depend on labels'
     )
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  require_task(task)
   c = task.context_length
   num_steps = check_count('num_steps', num_steps, maximum=c)
   programs, held_out = Programs(), task.held_out()

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from zoo.core.distributions import has_distribution
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, in_one_line
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import WIDTH, format_estimate, format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
@@ -135,6 +135,7 @@ def compare_all(
     UserError: If a model cannot be called on the task's prompts, if it contradicts
       itself, or if a baseline is named `model`.
   """
+  require_task(task)
   lengths, num_prompts = _lengths_and_prompts(models[0], task, num_prompts)
   if num_prompts < 2:
     logging.info('the task is too large for a comparison with its baselines')

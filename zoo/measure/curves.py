@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.core.protocols import Predictor, Task, predicts_all, require_task
 from zoo.core.tables import WIDTH
 from zoo.measure.predict import (
   Programs,
@@ -163,14 +163,14 @@ def sample_losses(
   if not isinstance(loss, jax.tree_util.Partial):
     loss = jax.tree_util.Partial(loss)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  require_task(task)
   c = task.context_length
   lengths = range(c + 1) if lengths is None else lengths
-  if not len(lengths):
+  if isinstance(lengths, str) or not isinstance(lengths, Iterable):
+    raise UserError(f'lengths is {lengths!r}; it must be a list of integers')
+  lengths = [check_count('a length', k, minimum=0, maximum=c) for k in lengths]
+  if not lengths:
     raise UserError('lengths is empty; it must have at least one number of examples')
-  if bad := [k for k in lengths if not 0 <= k <= c]:
-    raise UserError(
-      f'the length {bad[0]} is not from 0 to {c}, the length of a context'
-    )
   check_ways([*predictors.values()], task, num_prompts, seed, programs)
   return losses_of(
     predictors,

@@ -15,8 +15,14 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_object
 from zoo.core.programs import compiled
-from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
+from zoo.core.prompt import Prompt, checked_prompt
+from zoo.core.protocols import (
+  FollowsRule,
+  Predictor,
+  Task,
+  predicts_all,
+  require_task,
+)
 from zoo.core.taps import is_edited
 from zoo.core.trees import fresh, is_pytree
 from zoo.estimators.baselines import HostBaseline
@@ -166,7 +172,7 @@ def predict(
     >>> zoo.predict(bayes, prompt, num_examples=[0, 2, 4]).shape
     (3,)
   """
-  check_prompt(prompt)
+  prompt = checked_prompt(prompt)
   b, c = prompt.x.shape[:2]
   if num_examples is None:
     return np.asarray(run_once(at_query, [predictor], prompt)[0])
@@ -259,6 +265,7 @@ def scores_of(task: Task) -> Loss:
   The result is like that of `loss_of`. For classes the accuracy stands behind the loss,
   on a new last axis.
   """
+  require_task(task)
   if task.label_kind == 'numbers':
     return loss_of(task)
   return jax.tree_util.Partial(_scores, fresh(task))

@@ -19,8 +19,8 @@ from zoo.core.distributions import (
 )
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError
-from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.protocols import BaseTask, Predictor, Task
+from zoo.core.prompt import Prompt, checked_prompt
+from zoo.core.protocols import BaseTask, Predictor, Task, require_task
 from zoo.core.trees import fresh
 from zoo.measure.predict import Programs, check_predictor, run_once, sample_batches
 
@@ -57,8 +57,9 @@ def distribution(
     >>> label.std.shape
     (3,)
   """
-  check_prompt(prompt)
+  prompt = checked_prompt(prompt)
   check_predictor(predictor)
+  require_task(task)
   return run_once(_distribution, [predictor], prompt, fresh(task))
 
 

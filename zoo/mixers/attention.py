@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_truth
 from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
@@ -47,7 +47,9 @@ class _Attention(Mixer):
     width, size, init = slot.width, slot.head_size, slot.init
     if rotary:
       check_rotary(size)
-    self.num_heads, self.causal, self.rotary = slot.num_heads, causal, rotary
+    self.num_heads = slot.num_heads
+    self.causal = check_truth('causal', causal)
+    self.rotary = check_truth('rotary', rotary)
     self.query = project(width, width, init, rngs=rngs)
     use_bias = rotary or not self.ignores_shifts
     self.key = project(width, width, init, use_bias=use_bias, rngs=rngs)

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_truth
 from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.attention import check_rotary, context_mask, rotate
@@ -76,7 +76,7 @@ class LinearMixer(HeadState):
 
   def __init__(self, slot: Slot, causal: bool = True, *, rngs: nnx.Rngs):
     super().__init__(slot, norm=False, rngs=rngs)
-    self.causal = causal
+    self.causal = check_truth('causal', causal)
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     """Returns the inputs of the recurrence, with queries divided by n_t."""

@@ -68,7 +68,7 @@ class Mamba3(LinearState):
   linear in them, and a(z) = 1 + z for z ≥ 0, else 1/(1 − z), but at least 10⁻⁴. Δ, α, λ
   and D are numbers for each head. B and C have N = `state_size` features, which all
   heads share; the biases b_k and b_q of each head start at 1. `turn` rotates the first
-  half of the entries, pair by pair, by the angles θ. There is no convolution, and no
+  2⌊N/4⌋ entries, pair by pair, by the angles θ. There is no convolution, and no
   linear map has a bias.
 
   The state is a `State` with S `[b, h, N, 2 · width / h]`. Its `past` has the angles
@@ -82,7 +82,7 @@ class Mamba3(LinearState):
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
     state_size: Number N of entries of the key B and the query C, ≥ 4; 64 by default.
-      Half of them are rotated.
+      Half of them are rotated if N is a multiple of 4, and fewer otherwise.
     rngs: Random keys of the initial weights.
 
   Raises:

@@ -83,9 +83,11 @@ class Slot:
     """The number of entries of one head, width / num_heads.
 
     Raises:
-      UserError: If `num_heads` is not a positive integer or does not divide the width.
+      UserError: If `width` or `num_heads` is not a positive integer, or if `num_heads`
+        does not divide the width.
     """
-    width, num_heads = self.width, check_count('num_heads', self.num_heads)
+    width = check_count('width', self.width)
+    num_heads = check_count('num_heads', self.num_heads)
     if width % num_heads:
       raise UserError(
         f'width is {width}; it must be a multiple of num_heads, which is {num_heads}'

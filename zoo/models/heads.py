@@ -65,6 +65,11 @@ def quantile_edges(task: Task, num_bars: int = NUM_BARS) -> Float[Array, ' m']:
       f'the labels of {type(task).__name__} are {task.label_kind}; bars are for labels '
       'that are numbers'
     )
+  if task.num_outputs > 1:
+    raise UserError(
+      f'the labels of {type(task).__name__} have {task.num_outputs} entries; bars are '
+      'for labels that are one number'
+    )
   labels = jnp.sort(task.sample(jax.random.key(_SEED), _NUM_PROMPTS).y.ravel())
   edges = labels[(shares_below_edges(n) * len(labels)).astype(int)]
   span = edges[-1] - edges[0]

@@ -167,6 +167,15 @@ class FeedForward(nnx.Module):
     return self.out(self.neurons_tap(hidden))
 
 
+def check_normed(width: int) -> None:
+  """Raises UserError for a width of 1: a layer norm of one entry is always 0."""
+  if width == 1:
+    raise UserError(
+      'width is 1; it must be at least 2, since the layer norm of one entry is 0 '
+      'whatever the entry is'
+    )
+
+
 def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   """Returns a layer norm, an RMS norm or what a function makes; None for 'none'.
 
@@ -176,7 +185,8 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
     rngs: Random keys of the initial weights.
 
   Raises:
-    UserError: If the name is unknown, or if the function does not return an NNX module.
+    UserError: If the name is unknown, if the function does not return an NNX module, or
+      if the width is 1 and the norm a layer norm.
   """
   if callable(norm):
     made = norm(width, rngs)
@@ -187,6 +197,7 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
     return made
   check_name('norm', norm, NORMS)
   if norm == 'layer':
+    check_normed(width)
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
   if norm == 'none':
     return None

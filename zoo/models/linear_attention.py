@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.registry import register_model
 from zoo.core.taps import Tap
 
@@ -192,7 +192,7 @@ class LinearAttention(LinearLayer):
     Raises:
       UserError: If the prompts have another number of features than the model.
     """
-    check_prompt(prompt, 'model', self.num_features)
+    prompt = checked_prompt(prompt, 'model', self.num_features, of_numbers=True)
     guess, bias = self.initial_guess()
     guesses = self.guess_tap(prompt.x_query @ guess + bias)
     return self.embed_tap(prompt.tokens(guesses))
@@ -209,7 +209,7 @@ class LinearAttention(LinearLayer):
     Raises:
       UserError: If the prompts have another number of features than the model.
     """
-    check_prompt(prompt, 'model', self.num_features)
+    prompt = checked_prompt(prompt, 'model', self.num_features, of_numbers=True)
     way = self._way(prompt.x.shape[1])
     if way == 'tokens':
       return self.forward_tokens(self.embed(prompt))[:, -1, -1]

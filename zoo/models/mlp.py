@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.errors import check_count
 from zoo.core.registry import register_model
 from zoo.mixers.mixer import Linear, project
-from zoo.models.layers import FeedForward
+from zoo.models.layers import FeedForward, check_normed
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import num_tokens
 
@@ -160,7 +160,7 @@ class MLPMixer(_FixedLength):
     num_outputs: Number k of outputs of a prediction, ≥ 1. The default, 1, is for labels
       that are numbers. Several outputs are the logits of classes.
     num_layers: Number of layers, from 1 to 1000; 2 by default.
-    width: Number of entries of each token between layers, from 1 to 2²⁰; 64 by default.
+    width: Number of entries of each token between layers, from 2 to 2²⁰; 64 by default.
     guess: Initial guess of each label, made before any example is seen: one of 'zero'
       (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
       which `zoo.models.initial_guess.GUESSES` explains.
@@ -220,6 +220,7 @@ class MLPMixer(_FixedLength):
       rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
+    check_normed(width)
     self.read_in = Linear(self.token_width, width, rngs=rngs)
     layers = [_MixerLayer(self.places, width, rngs=rngs) for _ in range(num_layers)]
     self.layers = nnx.List(layers)

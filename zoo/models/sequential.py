@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.exact_forms import Recurrence
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.registry import register_model
 from zoo.core.taps import Tap
 from zoo.mixers.recurrence import Inputs, chunkwise, delta_rule
@@ -114,7 +114,7 @@ class SequentialLearner(nnx.Module):
       UserError: If the prompts have another number of features than the model, or more
         examples than `context_length`.
     """
-    check_prompt(prompt, 'model', self.num_features)
+    prompt = checked_prompt(prompt, 'model', self.num_features, of_numbers=True)
     b, c, d = prompt.x.shape
     if c > self.context_length:
       raise UserError(

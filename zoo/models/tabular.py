@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.distributions import Bars, Classes, NumberOrClass
 from zoo.core.errors import UserError, check_count
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.registry import register_model
 from zoo.core.taps import Tap
 from zoo.mixers.attention import SoftmaxAttention
@@ -326,7 +326,7 @@ class Tabular(nnx.Module):
     return NumberOrClass(bars, Classes(outputs[..., : self.num_classes]))
 
   def _outputs_of_queries(self, prompt: Prompt) -> NumberOrClass:
-    check_prompt(prompt)
+    prompt = checked_prompt(prompt)
     return self._after(prompt, prompt.x_query[:, None])
 
   def _after(self, prompt: Prompt, x_queries: Float[Array, 'b q d']) -> NumberOrClass:
@@ -435,8 +435,7 @@ def _prompt_of(
 ) -> Prompt:
   """Returns a prompt with the first query; its labels have the kind of all labels."""
   prompt = Prompt(x, y, x_queries[:, 0], jnp.zeros_like(y[:, 0]))
-  check_prompt(prompt)
-  return prompt
+  return checked_prompt(prompt)
 
 
 def _moments(

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.distributions import Classes, Distribution
 from zoo.core.errors import UserError, check_count, check_name, check_truth
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.taps import Tap
 from zoo.models.heads import at_head, check_head, num_reads
 from zoo.models.initial_guess import GUESSES, InitialGuess
@@ -143,7 +143,7 @@ class TokenModel(nnx.Module):
       UserError: If the prompts have another number of features or outputs than the
         model.
     """
-    check_prompt(prompt, 'model', self.num_features)
+    prompt = checked_prompt(prompt, 'model', self.num_features)
     k = prompt.labels.shape[-1]
     if k != self.num_outputs:
       raise UserError(f'the model has {self.num_outputs} outputs; the prompt has {k}')

@@ -94,7 +94,8 @@ class Transformer(TokenModel):
     num_layers: Number of layers, from 1 to 1000; 3 by default.
     num_heads: Number of heads of a mixer, a divisor of the width if the mixer has
       heads; 2 by default.
-    width: Number of entries of each token between layers, from 1 to 2²⁰; 64 by default.
+    width: Number of entries of each token between layers, from 1 (with the norm
+      'layer' from 2) to 2²⁰; 64 by default.
     mixer: A name of `zoo.list_mixers()`, a class of mixers, or a function that makes
       one; 'softmax' by default. Several mixers, in a list or as names joined by commas,
       alternate from layer to layer. A config takes names.

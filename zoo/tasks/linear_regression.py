@@ -20,7 +20,7 @@ from zoo.core.errors import (
   check_vector,
 )
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor
+from zoo.core.protocols import Predictor, require_task
 from zoo.core.statistics import Statistics, triangle
 from zoo.core.trees import Matrix, Number, Vector
 from zoo.estimators.baselines import Averaging, NearestNeighbours, Zero
@@ -245,13 +245,15 @@ class LinearRegression(LinearFunctions):
       The statistics of `batch_size` prompts.
 
     Raises:
-      UserError: If `batch_size` is not an integer ≥ 1.
+      UserError: If `batch_size` is not an integer ≥ 1, or if the task is of a subclass,
+        whose prompts may have another distribution.
 
     Example:
       >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
       >>> task.sample_statistics(jax.random.key(0), 4).x_query.shape  # [d, b]
       (2, 4)
     """
+    require_covered(self)
     return _statistics(trees.fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
@@ -411,11 +413,12 @@ def require_covered(task: object) -> LinearRegression:
   """Returns the task if it is a `LinearRegression`, and not of a subclass.
 
   Raises:
-    UserError: If the task is of another class.
+    UserError: If the task is of another class, or if a field is out of its range.
   """
   if not covers(task):
     raise UserError(
       f'the task is of type {type(task).__name__}; exact theory covers '
       'LinearRegression, and the estimators that take a task are for it, too'
     )
+  require_task(task)
   return task

@@ -36,9 +36,11 @@ _LINKS = {
 }
 LogLink = Callable[[Float[Array, '*n']], Float[Array, '*n']]
 
-# The grid reaches this many standard deviations; 2e-9 of a Gaussian lies beyond.
-_REACH = 6.0
-_MOST_NODES = 30_000
+# The grid reaches this many standard deviations. Between examples that contradict each
+# other the posterior has tails like those of a Laplace distribution, of which 3e-6 lies
+# beyond.
+_REACH = 9.0
+_MOST_NODES = 100_000
 # This many samples are weighed at once.
 _PART = 1024
 
@@ -242,7 +244,9 @@ class Quadrature(Posterior, OfSigns):
   the Gaussian that expectation propagation fits to the posterior, and reaches `_REACH`
   standard deviations on each side. Such a sum converges geometrically once its steps
   are smaller than the width of the link. With `num_nodes(task)` nodes the largest error
-  of a probability was 2e-5 in 1000 prompts of one example, for several priors.
+  of a probability was 4e-5 for one feature, and 5e-6 for two or three. It was measured
+  against a finer and wider grid in float64, for both links, prior standard deviations
+  from 1 to 1000 (as far as they are allowed) and 1, 5 and 40 examples.
 
   Args:
     task: The task, whose link and prior it uses.
@@ -382,7 +386,7 @@ def num_nodes(task: LogisticRegression) -> int:
   """
   largest = np.linalg.norm(_root(task), 2)
   width = 1.35 if task.link == 'probit' else 1.65
-  return math.ceil(24 * max(1.0, largest / width))
+  return math.ceil(36 * max(1.0, largest / width))
 
 
 def _logit(

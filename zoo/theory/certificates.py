@@ -22,6 +22,8 @@ from zoo.theory.risk import (
   task_moments,
 )
 
+_ROUNDING = 1e-12
+
 
 class Certificate(NamedTuple):
   """Derivatives of the exact risk at a rule, in float64.
@@ -33,7 +35,8 @@ class Certificate(NamedTuple):
     gradient_norm: The Euclidean norm of the gradient over all parts of the rule. It is
       0 at the global optimum, up to rounding.
     smallest_eigenvalue: The smallest eigenvalue of the Hessian, which is the same at
-      every rule. If it is above 0, only one rule has the least risk.
+      every rule. It is 0 if it is below 1e-12 of the largest one, since it may then be
+      a rounding error. If it is above 0, only one rule has the least risk.
     excess_risk: The exact risk minus that of the global optimum.
   """
 
@@ -78,10 +81,13 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
   features = moments.feature_covariance
   with double_precision():
     moments = jax.tree.map(jnp.array, moments)
-    gradient = _gradient(rule_of(subject), moments)
+    gradient = _gradient(rule_of(subject, task), moments)
     squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)]
     hessian = _coordinate_hessian(task.num_features, moments)
-    smallest = float(np.linalg.eigvalsh(hessian)[0])
+    eigenvalues = np.linalg.eigvalsh(hessian)
+    smallest = float(eigenvalues[0])
+    if smallest < _ROUNDING * eigenvalues[-1]:
+      smallest = 0.0
   # `hessian` is the Hessian of the bias part. The Hessian of the weights is the
   # Kronecker product of `hessian` with Σ.
   if features is not None:

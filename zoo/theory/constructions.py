@@ -12,7 +12,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import ArrayLike, Float
 
-from zoo.core.errors import UserError, check_array, check_number, check_vector
+from zoo.core.errors import (
+  UserError,
+  check_array,
+  check_number,
+  check_object,
+  check_vector,
+)
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, DeepLSA, MultiHeadLSA, YqLSA
 
@@ -129,6 +135,9 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
   Returns:
     The LTB, with as many heads.
 
+  Raises:
+    UserError: If the model is not a `YqLSA`.
+
   Example:
     >>> model = zoo.theory.constructions.gd_transformer([1.0, 1.0], step_size=0.5)
     >>> block = zoo.theory.constructions.ltb_from_yq_lsa(model)
@@ -138,6 +147,7 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
   References:
     arXiv 2512.04268, Lemma 3, corrected (docs/theory.md, section 7).
   """
+  check_object('a yq-LSA', model, YqLSA, 'it must be a zoo.models.YqLSA')
   d, identity = model.num_features, np.eye(model.num_features + 1, dtype=model.w.dtype)
   w_1, w_1_inverse, without_guess = (identity.copy() for _ in range(3))
   w_1[-1, :-1] = without_guess[-1, :-1] = model.w[...]
@@ -230,7 +240,8 @@ def gd_plus_plus(
 
   Args:
     start: The weights `[d]` of the residual guess.
-    steps: The c of each layer, `[L]`.
+    steps: The c of each layer, `[L]`. With the default `readout`, a c below 0 is a step
+      of gradient descent, of size −c. (`deep_gradient_descent` takes the sizes.)
     preconditions: The b of each layer but the last, `[L − 1]`.
     readout: The factor of the label entry.
 
@@ -241,9 +252,10 @@ def gd_plus_plus(
     UserError: If an argument has a wrong shape or is not finite.
 
   Example:
-    >>> model = zoo.theory.constructions.gd_plus_plus([0.0, 0.0], [0.5, 0.5], [-0.1])
-    >>> len(model.layers)
-    2
+    >>> model = zoo.theory.constructions.gd_plus_plus([0.0, 0.0], [-0.5, -0.5], [-0.1])
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> round(zoo.theory.deep.gd_plus_plus_risk(model, task), 4)
+    0
 
   References:
     von Oswald et al., arXiv 2212.07677. docs/theory_depth.md, section 8.

@@ -12,6 +12,7 @@ from zoo.core.protocols import Task
 from zoo.theory.isotropic import least_over_angles
 from zoo.theory.optimum import constant_estimate
 from zoo.theory.risk import Moments, context_moments, task_moments
+from zoo.theory.search import checked_lower
 
 _POLISHED = 10  # Local searches improve so many of the screened subspaces.
 _CHUNK = 2**18  # One array has so many numbers while subspaces are screened.
@@ -110,7 +111,8 @@ def head_limited_risk(
     lower = lowest = _isotropic(whitened, num_heads)
   else:
     lower = _lower_bound(whitened, num_heads)
-    lowest = max(lower, searched_risk(whitened, num_heads, num_starts))
+    lowest = searched_risk(whitened, num_heads, num_starts)
+    lower = checked_lower(lower, lowest, scale=1.0)
   return HeadLimit(float(whitened.unit * lower), float(whitened.unit * lowest))
 
 

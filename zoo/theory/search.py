@@ -31,6 +31,28 @@ def lowest_point(
   return float(end.x)
 
 
+def checked_lower(lower: float, found: float, scale: float) -> float:
+  """Returns a lower bound that is at most the lowest value found.
+
+  Rounding may put a bound that is attained above this value.
+
+  Args:
+    lower: The lower bound.
+    found: The lowest value that a search has found.
+    scale: The scale of the values.
+
+  Raises:
+    RuntimeError: If the value is below the bound by more than rounding explains: then
+      one of the two is wrong.
+  """
+  if found < lower - 1e-7 * scale:
+    raise RuntimeError(
+      f'a search found {found!r}, below the lower bound {lower!r}; one of them is '
+      'wrong: please report this'
+    )
+  return min(lower, found)
+
+
 def least_squares(
   residuals: Callable[[Float[AnyArray, ' p']], Float[AnyArray, ' r']],
   starts: Sequence[Float[np.ndarray, ' p']],

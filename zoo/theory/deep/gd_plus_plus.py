@@ -15,10 +15,11 @@ from jaxtyping import ArrayLike, Bool, Float
 from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
+from zoo.estimators.linear_prior import second_moments
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import Spectrum, degree, recursion, spectrum_of
 from zoo.theory.schedules import best_schedule, polynomial_optimum
-from zoo.theory.search import least_squares
+from zoo.theory.search import checked_lower, least_squares
 
 # At each depth, so many random networks are drawn; so many of the best of them are
 # starts of a search; and so many of the best results are starts at the next depth.
@@ -182,7 +183,9 @@ def gd_plus_plus_optimum(
   steps, preconditions = np.split(point[:-1], [num_layers])
   lowest = _risk(spectra[-1], point)
   weights = GDPlusPlus(steps, preconditions, float(point[-1]))
-  return FamilyOptimum(min(lower, lowest), lowest, weights)
+  prior, features = second_moments(task)
+  scale = float(np.trace(prior @ features))  # The risk of the guess alone.
+  return FamilyOptimum(checked_lower(lower, lowest, scale), lowest, weights)
 
 
 def _starts(

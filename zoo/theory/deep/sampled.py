@@ -127,7 +127,7 @@ def sampled_risk(
     docs/theory_depth.md.
   """
   task = require_covered(task)
-  num_draws = check_count('num_draws', num_draws, minimum=2)
+  num_draws = check_count('num_draws', num_draws, minimum=100)
   size = min(_CHUNK, num_draws)
   with double_precision():
     deep = in_float64(require_deep(model, task))
@@ -143,7 +143,7 @@ def sampled_risk(
   spread = float(controls.std(ddof=1)) * scale
   return SampledRisk(
     mean=float(corrected.mean()),
-    stderr=float(corrected.std(ddof=1)) * scale,
+    stderr=float(corrected.std(ddof=2)) * scale,  # The slope is fitted, too.
     stderr_without_control=float(losses.std(ddof=1)) * scale,
     control_score=float(controls.mean() - known) / spread if spread > 0 else 0.0,
   )

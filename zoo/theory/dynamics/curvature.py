@@ -17,7 +17,11 @@ from zoo.theory.risk import Moments, context_moments, task_moments
 
 # Eigenvalues and singular values below this fraction of the largest count as 0.
 _ZERO = 1e-9
-_STATIONARY = 1e-8  # A gradient of at most this norm counts as 0.
+# A gradient counts as 0 if its square, divided by the largest eigenvalue of the Hessian
+# and by the mean square of the labels, is at most the square of this number. The ratio
+# has no unit. It is twice what a step against the gradient can gain, in the risk of
+# predicting 0, if the risk is as steep as the largest eigenvalue says.
+_STATIONARY = 1e-8
 
 
 class Curvature(NamedTuple):
@@ -83,12 +87,14 @@ def curvature(model: Predictor | nnx.Module, task: Task) -> Curvature:
     slope, hessian, moves = jax.device_get(_derivatives(subject, start, moments))
     _, _, nearby = _derivatives(subject, elsewhere, moments)
   eigenvalues = np.linalg.eigvalsh(hessian)
-  zero = _ZERO * max(np.abs(eigenvalues).max(), np.finfo(float).tiny)
+  steepest = max(np.abs(eigenvalues).max(), np.finfo(float).tiny)
+  zero = _ZERO * steepest
   positive = eigenvalues[eigenvalues > zero]
   rank = _rank(moves)
-  if np.linalg.norm(slope) > _STATIONARY:
+  square = _risk_of_zero(moments)
+  if slope @ slope > _STATIONARY**2 * steepest * square:
     kind = 'not stationary'
-  elif excess <= _ZERO * context_moments(moments).mean_q:
+  elif excess <= _ZERO * square:
     kind = 'global minimum'
   elif eigenvalues[0] < -zero:
     kind = 'saddle'
@@ -103,6 +109,13 @@ def curvature(model: Predictor | nnx.Module, task: Task) -> Curvature:
     condition_number=float(positive[-1] / positive[0]) if positive.size else np.inf,
     kind=kind,
   )
+
+
+def _risk_of_zero(moments: Moments) -> float:
+  """Returns the mean square of labels, `w*ᵀΣw* + tr ΣΛ + σ²`, the scale of risks."""
+  mean, features = moments.prior_mean, moments.feature_covariance
+  along = mean if features is None else features @ mean
+  return float(mean @ along + context_moments(moments).mean_q)
 
 
 def _rank(matrix: Float[np.ndarray, 'm p']) -> int:

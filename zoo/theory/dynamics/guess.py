@@ -18,13 +18,14 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
 
   It is a law for small weights, which the flow approaches as their scale s → 0. With
   `Σ = ςI`, and while the attention has not been learned, the guess g of yq-LSA follows
-  `dg/dt = 2ς(w* − g)` from 0, whatever the scale of the other weights. The guess of LTB
+  `dg/dt = 2ς(w* − g)`, whatever the scale of the other weights. The guess of LTB
   is a product of two layers, `g = Bᵀa`, where a and B are columns of W_2 and W_1. From
   small values it grows as `p(t) w*/|w*|` with
 
       dp/dt = 4ς p (|w*| − p),    p(0) = |a + B w*/|w*||²/4,
 
-  so that the time grows as log 1/s, and falls as `1/|w*|`.
+  so that the time grows as log 1/s, and falls as `1/|w*|`. The share is that of the
+  guess along w*.
 
   Args:
     model: A `YqLSA` or an `LTB`, at the start of the flow.
@@ -37,8 +38,8 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
 
   Raises:
     UserError: If the theory does not cover the task, the model is of another class, w*
-      is 0, `share` is out of its range, or the guess of an LTB begins at 0 or not below
-      the share.
+      is 0, `share` is out of its range, the guess of the model does not begin below the
+      share, or the guess of an LTB begins at 0.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(
@@ -61,7 +62,14 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
     raise UserError('prior_mean is 0; there is no guess to learn')
   odds = share / (1 - share)
   if isinstance(model, YqLSA):
-    return math.log1p(odds) / (2 * rate)
+    with double_precision():
+      start = np.asarray(in_float64(model).w[...]) @ task.mean_weights() / length
+    if start >= share * length:
+      raise UserError(
+        f'the guess of the model begins at {start / length:.3g} of the prior mean; it '
+        f'must begin below the share {share:g}'
+      )
+    return math.log((length - start) / (length * (1 - share))) / (2 * rate)
   if not isinstance(model, LTB):
     raise UserError(
       f'the model is a {type(model).__name__}; only YqLSA and LTB train their guess'
@@ -69,8 +77,8 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
   with double_precision():
     weights = in_float64(model)
     first, second = np.asarray(weights.w_1[...]), np.asarray(weights.w_2[...])
-  start = second[:, -1] + first[:, :-1] @ (task.mean_weights() / length)
-  p = start @ start / 4
+  sum_of_layers = second[:, -1] + first[:, :-1] @ (task.mean_weights() / length)
+  p = sum_of_layers @ sum_of_layers / 4
   if not 0 < p < share * length:
     raise UserError(
       f'the guess of the model begins at {p / length:.3g} of the prior mean; it must '

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import check_count, check_number
+from zoo.core.errors import UserError, check_count, check_number
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt
 
@@ -43,10 +43,27 @@ class LinearHeads(nnx.Module):
       values: b, the vector of each head, `[h, e]` with e = d + 1.
       queries: Q, `[h, r, d]`. Without keys: A, `[h, e, d]`.
       keys: K, `[h, r, e]`. None means that `queries` holds A.
+
+    Raises:
+      UserError: If the shapes do not fit each other.
     """
-    self.values = nnx.Param(np.asarray(values, float))
-    self.queries = nnx.Param(np.asarray(queries, float))
-    self.keys = None if keys is None else nnx.Param(np.asarray(keys, float))
+    b, q = np.asarray(values, float), np.asarray(queries, float)
+    k = None if keys is None else np.asarray(keys, float)
+    fits = b.ndim == 2 and q.ndim == 3
+    fits = fits and (len(q), q.shape[2]) == (len(b), b.shape[1] - 1)
+    if fits and k is None:
+      fits = q.shape[1] == b.shape[1]
+    elif fits and k is not None:
+      fits = k.shape == (*q.shape[:2], b.shape[1])
+    if not fits:
+      of_keys = 'no keys' if k is None else f'keys {k.shape}'
+      raise UserError(
+        f'the shapes are values {b.shape}, queries {q.shape} and {of_keys}; they must '
+        'be [h, d + 1], [h, r, d] and [h, r, d + 1]; without keys, queries must be '
+        '[h, d + 1, d]'
+      )
+    self.values, self.queries = nnx.Param(b), nnx.Param(q)
+    self.keys = None if k is None else nnx.Param(k)
 
   def learning_rule(self) -> LearningRule:
     """Returns the rule that predicts the same."""
@@ -79,7 +96,7 @@ def merged_heads(
     num_features: d ≥ 1.
     num_heads: The number of heads, ≥ 1.
     scale: The standard deviation of the weights, ≥ 0.
-    seed: The seed of the draw.
+    seed: The seed of the draw, ≥ 0.
 
   Returns:
     The heads.
@@ -112,7 +129,7 @@ def separate_heads(
     num_heads: The number of heads, ≥ 1.
     rank: The rank r ≥ 1 of keys and queries.
     scale: The standard deviation of the weights, ≥ 0.
-    seed: The seed of the draw.
+    seed: The seed of the draw, ≥ 0.
 
   Returns:
     The heads.
@@ -138,5 +155,6 @@ def _drawing(
   d = check_count('num_features', num_features)
   h = check_count('num_heads', num_heads)
   size = check_number('scale', scale, minimum=0.0)
+  seed = check_count('seed', seed, minimum=0)
   random = np.random.default_rng(seed)
   return d, h, lambda *shape: size * random.normal(size=shape)

@@ -393,7 +393,7 @@ def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
 
 
 def softmax_pair(
-  prompt: Prompt, step_size: float, temperature: float
+  prompt: Prompt, step_size: float, sharpness: float
 ) -> Float[Array, ' b']:
   """Predicts with two heads of softmax attention whose scores have opposite signs.
 
@@ -405,25 +405,25 @@ def softmax_pair(
   Args:
     prompt: The prompts.
     step_size: η.
-    temperature: τ > 0.
+    sharpness: τ > 0, the factor of the scores (an inverse temperature).
 
   Returns:
     The prediction for each prompt's query, `[b]`.
 
   Raises:
-    UserError: If `temperature` is out of its range.
+    UserError: If `sharpness` is out of its range.
 
   Example:
     >>> from zoo.theory.research import asymptotic
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
     >>> prompt = task.sample(jax.random.key(0), 4)
-    >>> asymptotic.softmax_pair(prompt, step_size=1.0, temperature=0.5).shape
+    >>> asymptotic.softmax_pair(prompt, step_size=1.0, sharpness=0.5).shape
     (4,)
 
   References:
     He et al., arXiv 2503.12734. docs/large_dimension.md, section 4.
   """
-  tau = check_number('temperature', temperature, above=0.0)
+  tau = check_number('sharpness', sharpness, above=0.0)
   scores_bc = tau * jnp.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
   weights_bc = jax.nn.softmax(scores_bc) - jax.nn.softmax(-scores_bc)
   return step_size / (2 * tau) * jnp.sum(weights_bc * prompt.y, axis=1)
