@@ -105,16 +105,22 @@ def main() -> None:
   from zoo.config.saved import to_json
   from zoo.probing.report.intervention_report import Interventions
   from zoo.probing.report.pictures import page, pictures
-  from zoo.probing.report.probe import check_sections
+  from zoo.probing.report.probe import COMPARING, check_sections
 
   only = _ONLY.value
   check_sections(only)
+  is_comparing = not only or not {*only}.isdisjoint(COMPARING)
+  if _AGAINST.present and not is_comparing:
+    raise UserError(
+      f'--against is for the parts {", ".join(COMPARING)}, and --only is '
+      f'{", ".join(only)}'
+    )
   saved = zoo.load(_CHECKPOINT.value, _STEP.value)
   other, name = _other(saved.task)
   words = [str(saved.step), *filter(None, [_AGAINST.value]), *only]
   out = out or cli.default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {_CHECKPOINT.value}'
-  title += f', against {_AGAINST.value or name}'
+  title += f', against {_AGAINST.value or name}' if is_comparing else ''
   title += f', only {", ".join(only)}' if only else ''
   _refuse_another(out / 'report.html', title)
   report = zoo.probing.probe(saved.model, saved.task, other, name, only=only)

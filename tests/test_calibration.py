@@ -463,3 +463,17 @@ def test_a_martingale_needs_features_that_do_not_depend_on_labels():
     zoo.martingale(chain.baselines()['bayes'], chain)
   with refuses('num_steps is 5'):
     zoo.martingale(_bayes(), _task(), num_steps=5)
+
+
+def test_the_result_is_printed_below_the_table():
+  task = zoo.create_task(
+    'linear_regression', num_features=2, context_length=4, noise_std=0.5
+  )
+  found = zoo.calibration(task.baselines()['bayes'], task, num_prompts=64)
+  assert str(found).endswith(f'p = {found.p_value:.3g} (chi-squared), 64 labels')
+  assert repr(found) == str(found)
+  # Of a share, half of the interval is exported: it has no standard error.
+  share = found.bins[0].share
+  record = found.records()[0]
+  assert (record['share'], record['share_half']) == (share.mean, share.half)
+  assert 'share_stderr' not in record

@@ -27,7 +27,15 @@ from zoo.probing.report.pictures import (
 )
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.plots import Panel, render_figure, series
-from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure, drawing_of
+from zoo.reports.style import (
+  BASELINES,
+  BLACK,
+  BLUE,
+  FIGURE_INCHES,
+  PALETTE,
+  Figure,
+  drawing_of,
+)
 
 _README = 830  # pixels, the width of its text on GitHub
 
@@ -144,7 +152,7 @@ def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_pat
   assert figure.get_facecolor() == (1, 1, 1, 1)
   assert all(axes.get_facecolor() == (1, 1, 1, 1) for axes in figure.axes)
   width, height = figure.get_size_inches()
-  assert width <= WIDTH
+  assert width <= FIGURE_INCHES
   box = figure.get_tightbbox()
   # Nothing is cut off; a hundredth of an inch is 1.5 pixels of a PNG.
   assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01

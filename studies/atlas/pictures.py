@@ -29,13 +29,13 @@ from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BLACK,
   BLUE,
+  FIGURE_INCHES,
   GREEN,
   GREY,
   ORANGE,
   PALETTE,
   PURPLE,
   VERMILION,
-  WIDTH,
   Ax,
   Figure,
   drawing_of,
@@ -192,7 +192,8 @@ def _matrix(
     texts=words,
   )
   # With more than 16 columns the figure is wider than a page, to keep numbers legible.
-  width = max(min(max(2 + 0.85 * len(columns), 6.4), WIDTH), 1.8 + 0.38 * len(columns))
+  width = min(max(2 + 0.85 * len(columns), 6.4), FIGURE_INCHES)
+  width = max(width, 1.8 + 0.38 * len(columns))
   return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width, ax=ax)[0]
 
 

@@ -23,11 +23,11 @@ from zoo.reports.style import (
   BASELINES,
   BLACK,
   BLUE,
+  FIGURE_INCHES,
   GREY,
   PALETTE,
   SMALL,
   VERMILION,
-  WIDTH,
   Ax,
   Figure,
   colours_of,
@@ -263,7 +263,8 @@ def plot_diagrams(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
     rows = max(len(diagram.values) for diagram in shown)
     columns = min(len(shown), 3)
     lines = -(-len(shown) // columns)
-    figure = Figure(1.5 + lines * (0.9 + 0.3 * rows), WIDTH if columns > 1 else 5.0)
+    width = FIGURE_INCHES if columns > 1 else 5.0
+    figure = Figure(1.5 + lines * (0.9 + 0.3 * rows), width)
     every = [*figure.subplots(lines, columns, squeeze=False).flat]
     for axes in every[len(shown) :]:
       axes.set_axis_off()

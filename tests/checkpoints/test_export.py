@@ -40,6 +40,37 @@ def test_a_file_is_opened_as_what_was_exported(file):
     zoo.load(file, step=3)
 
 
+def test_a_flipped_bit_is_found(file, tmp_path):
+  path = tmp_path / 'flipped.safetensors'
+  content = bytearray(file.read_bytes())
+  content[-3] ^= 64
+  path.write_bytes(content)
+  with pytest.raises(zoo.RunError, match='is damaged: the checksum of its arrays'):
+    zoo.load(path)
+
+
+def test_a_file_of_an_older_version_has_no_checksum(file, tmp_path):
+  with safetensors.safe_open(file, framework='numpy') as opened:
+    metadata, arrays = opened.metadata(), opened.get_tensors()
+  del metadata['icl_zoo_sha256']
+  path = tmp_path / 'old.safetensors'
+  path.write_bytes(safetensors.numpy.save(arrays, metadata))
+  assert_same(zoo.load(path).model, zoo.load(file).model)
+
+
+def test_what_is_loaded_is_saved_as_it_is(tmp_path, unchecked):
+  saved = zoo.load('checkpoints/yq_lsa')
+  zoo.save(saved, tmp_path / 'a')
+  again = zoo.load(tmp_path / 'a')
+  assert_same(again.model, saved.model)
+  assert (again.step, again.config) == (saved.step, saved.config)
+  nothing: Any = None
+  with refuses('NoneType is not a model: it must be an nnx.Module'):
+    zoo.save(nothing, tmp_path / 'b', saved.config)
+  with refuses('NoneType is not a model'):
+    zoo.export(nothing, tmp_path / 'b.safetensors', saved.config)
+
+
 # Of a transformer with one of each array; a name that changes breaks other programs.
 NAMES = """
 guess.bias guess.weights layers.0.feed_forward.gate.kernel
@@ -69,7 +100,7 @@ def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch)
   arguments = {name: fields[name] for name in fields if name not in of_task}
   zoo.export(model, path, config_for('transformer', **arguments))
   with safetensors.safe_open(path, framework='numpy') as opened:
-    (text,) = opened.metadata().values()
+    text = opened.metadata()['icl_zoo']
     arrays = opened.get_tensors()
   assert ' '.join(sorted(arrays)) == ' '.join(NAMES.split())
   kernel = model.layers[0].mixer.query.kernel
@@ -120,7 +151,12 @@ def test_a_file_of_something_else_is_named(file, tmp_path):
     with pytest.raises(zoo.RunError, match=r'a\.safetensors is damaged'):
       zoo.load(path)
   with safetensors.safe_open(file, framework='numpy') as opened:
-    safetensors.numpy.save_file({'w': np.zeros(3)}, path, opened.metadata())
+    metadata = opened.metadata()
+  safetensors.numpy.save_file({'w': np.zeros(3)}, path, metadata)
+  with pytest.raises(zoo.RunError, match='the checksum of its arrays'):
+    zoo.load(path)
+  del metadata['icl_zoo_sha256']
+  safetensors.numpy.save_file({'w': np.zeros(3)}, path, metadata)
   with refuses('does not fit the model that its config names now: it has w (3,)'):
     zoo.load(path)
 

@@ -6,6 +6,7 @@ import pathlib
 import pickle
 import shutil
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -73,6 +74,23 @@ def assert_same(model, expected):
   assert arrays(model).keys() == arrays(expected).keys()
   for path, array in arrays(model).items():
     np.testing.assert_array_equal(array, arrays(expected)[path])
+
+
+@pytest.mark.parametrize('step', [4.0, '4', True, -1])
+def test_a_step_that_is_no_integer_is_refused(workdir, step, unchecked):
+  with refuses(f'step is {step!r}; it must be an integer ≥ 0'):
+    zoo.load(workdir, step)
+
+
+def test_what_is_no_folder_of_a_run_is_said(tmp_path, unchecked):
+  nothing: Any
+  for nothing in (None, '', 3):
+    with refuses(f'the path is {nothing!r}; it must be the name of a folder'):
+      zoo.load(nothing)
+  (tmp_path / 'points' / 'seed=0').mkdir(parents=True)
+  for folder in (tmp_path, tmp_path / 'points'):
+    with refuses('is a sweep; give the folder of one of its points', 'seed=0'):
+      zoo.load(folder)
 
 
 def test_a_run_is_opened_by_its_folder_alone(workdir):

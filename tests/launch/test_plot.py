@@ -28,11 +28,11 @@ from zoo.reports.style import (
 from zoo.training.run_labels import excess_in_training
 from zoo.training.run_plots import (
   _read_comparison,
+  logged,
   plot_examples,
   plot_risk,
   plot_sweep,
   plot_sweep_examples,
-  read_curve,
 )
 from zoo.training.summary import Summary, read_summary
 
@@ -176,7 +176,7 @@ def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, r
 def test_a_line_with_an_unknown_value_is_whole(run):
   lines = [line(4), line(8, eval_risk=None, curve=[None, 2.0]), line(12, loss=None)]
   write_lines(run, lines)
-  assert read_curve(run)[0] == [4, 8, 12]
+  assert logged(run, 'exact_risk')[0] == [4, 8, 12]
   (run / 'summary.json').unlink()
   curve = _read_comparison(run)['model']
   assert (curve['num_examples'], curve['mean']) == ([0, 1], [None, 2.0])
@@ -196,7 +196,39 @@ def test_a_risk_that_was_measured_once_is_shown_with_the_training_loss(run):
 def test_lines_without_an_exact_risk_show_the_sampled_one(run):
   lines = [line(step, exact_risk=None, eval_risk=2.0 + step) for step in (4, 8)]
   write_lines(run, lines)
-  assert read_curve(run) == ([4, 8], [6.0, 10.0])
+  axes = plot_risk(run)
+  np.testing.assert_array_equal(axes.lines[0].get_ydata(), [6.0, 10.0])
+  assert 'in-context risk, held-out prompts' in axes.get_ylabel()
+  # The sampled risk has a band, and its half width in the legend.
+  write_lines(run, [{**each, 'eval_risk_stderr': 0.5} for each in lines])
+  axes = plot_risk(run)
+  assert axes.lines[0].get_label() == 'yq_lsa: 10.000 ± 0.98'
+  assert len(axes.collections) == 1
+
+
+def test_runs_without_a_common_risk_are_not_mixed(run, tmp_path):
+  other = tmp_path / 'other'
+  shutil.copytree(run, other)
+  write_lines(run, [line(4, eval_risk=3.0), line(8, eval_risk=2.0)])
+  write_lines(other, [line(step, exact_risk=None, eval_risk=1.0) for step in (4, 8)])
+  axes = plot_risk([run, other])
+  np.testing.assert_array_equal(axes.lines[0].get_ydata(), [3.0, 2.0])
+  write_lines(run, [line(4), line(8)])
+  with refuses('has no risk on held-out prompts', 'cannot be compared'):
+    plot_risk([run, other])
+  with refuses('workdirs is empty'):
+    plot_risk([])
+
+
+def test_a_baseline_that_beats_the_run_is_shown(run):
+  shown = {'num_prompts': 4, 'num_examples': [], 'mean': [], 'standard_error': []}
+  shown |= {'median': [], 'difference': None, 'difference_stderr': None}
+  exact = {'model': 0.75, 'bayes': 0.0, 'ridge': 0.01, 'zero': 90.0}
+  comparison = {name: {**shown, 'exact': value} for name, value in exact.items()}
+  (run / 'summary.json').write_text(json.dumps({**SUMMARY, 'comparison': comparison}))
+  axes = plot_risk(run)
+  assert [each.get_label() for each in axes.lines[1:]] == ['ridge: 0.010', 'gd: 1.500']
+  assert axes.get_title() == 'below the axis: bayes 0'
 
 
 def test_a_damaged_summary_is_none(run):

@@ -64,6 +64,16 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   assert (type(model), type(other), name) == (zoo.models.YqLSA, zoo.models.LTB, 'ltb')
 
 
+def test_a_predictor_that_no_part_compares_with_is_refused(call, tmp_path):
+  out = tmp_path / 'out'
+  flags = f'--checkpoint={SHIPPED}', f'--out={out}', '--only=comparison,lens'
+  answer = call('probe', *flags, '--against=bayes')
+  assert answer.code == 2
+  said = '--against is for the parts risks, alignment, task_shifts, and --only is '
+  assert said + 'comparison, lens' in answer.err
+  assert not out.exists()
+
+
 @pytest.mark.parametrize(
   ('only', 'said'),
   [

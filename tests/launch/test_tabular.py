@@ -11,7 +11,6 @@ from scipy import stats
 
 import zoo
 from tests.compare import refuses
-from zoo.core.tables import WIDTH
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
@@ -109,9 +108,9 @@ def test_numbers_are_compared_on_random_splits(call, houses, model):
     ridge = make_pipeline(StandardScaler(), RidgeCV()).fit(x, y)
     expected.append(r2_score(prices, ridge.predict(queries)))
   assert float(found['ridge']['r2']) == pytest.approx(np.mean(expected))
-  # 1.96 standard errors are half of Student's interval with one degree of freedom.
-  error = abs(expected[0] - expected[1]) / 2 * stats.t.ppf(0.975, 1) / WIDTH
-  assert float(found['ridge']['r2_stderr']) == pytest.approx(error)
+  # It is half of Student's interval with one degree of freedom.
+  error = abs(expected[0] - expected[1]) / 2 * stats.t.ppf(0.975, 1)
+  assert float(found['ridge']['r2_half']) == pytest.approx(error)
   assert '15 rows of the context and 25 queries' in answer.out
   has_nll = {name for name, row in found.items() if row['nll']}
   assert has_nll == {'small', 'Gaussian process'}

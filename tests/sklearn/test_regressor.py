@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -330,6 +330,23 @@ def test_members_are_counted():
     fitted(Ridge(), num_members=0)
 
 
+def test_a_wrong_model_or_task_is_one_line(unchecked):
+  saved, wide = zoo.load('checkpoints/yq_lsa'), zoo.tasks.LinearRegression(4, 10)
+  wrong: Any
+  for wrong, task, said in (
+    (saved, None, 'zoo.Regressor(saved.model, saved.task), or the path'),
+    (saved.model, 'linear_regression', 'str is not a task'),
+    (saved.model, wide, 'the task has 4 features, and the model is for '),
+  ):
+    with refuses(said):
+      zoo.Regressor(wrong, task).fit(*table())
+  with refuses('SavedModel is not a predictor', 'give its attribute model'):
+    zoo.curve(cast(Any, saved), saved.task, 2)
+  for penalty in (-5.0, float('nan'), 'a'):
+    with refuses('penalty is '):
+      Ridge(cast(Any, penalty))
+
+
 def test_an_estimator_whose_fit_was_refused_is_not_fitted():
   estimator: Any = fitted('checkpoints/yq_lsa')
   with refuses('X has 11 features'):
@@ -338,7 +355,7 @@ def test_an_estimator_whose_fit_was_refused_is_not_fitted():
     estimator.predict(table()[0])
 
 
-def test_numbers_that_cannot_be_read_are_refused():
+def test_numbers_that_cannot_be_read_are_refused(unchecked):
   x, y = table()
   found = fitted(Ridge(), data=(x, y))
   missing = np.where(np.arange(3) == 1, np.nan, x)
@@ -352,6 +369,8 @@ def test_numbers_that_cannot_be_read_are_refused():
   text = np.array([[1.0, 'red'], [2.0, 'blue']], object)
   with refuses("X has text, which is no number (could not convert string to float: '"):
     fitted(Ridge(), data=(text, [1.0, 2.0]))
+  with refuses('y has text, which is no number', 'zoo.Classifier'):
+    fitted(Ridge(), data=(x, ['a'] * len(x)))
   with pytest.raises(ValueError, match='too large'):
     fitted(NearestNeighbours(), data=(x, y)).predict(np.full((1, 3), 1e300))
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -265,3 +266,19 @@ def test_an_objective_of_the_library_keeps_its_name(name):
   with refuses('one of the library'):
     zoo.register_objective(name)
   assert registered == OBJECTIVES
+
+
+def test_what_is_no_hook_is_refused_before_a_run_begins(tmp_path, unchecked):
+  wrong: Any
+  for wrong, said in (
+    (zoo.Hook(), 'hooks is a Hook; it must be a list of hooks'),
+    ([print], 'is not a hook: its class must be a subclass of zoo.Hook'),
+    ([zoo.Hook], 'Hook is a class, not a hook; create an object of it'),
+  ):
+    with refuses(said):
+      zoo.train(_config(eval__metrics=()), tmp_path / 'a', hooks=wrong)
+    with refuses(said):
+      sweep(_config(eval__metrics=()), [{'seed': 0}], tmp_path / 'a', hooks=wrong)
+  assert not (tmp_path / 'a').exists()
+  with refuses('the values of seed are 3; they must be a list'):
+    zoo.training.grid({'seed': cast(Any, 3)})

@@ -12,7 +12,7 @@ _NOTHING = {'', '-'}  # A cell without content has one of these texts.
 
 
 # Half of a 95 % interval has this many standard errors.
-WIDTH = 1.959963984540054
+Z_95 = 1.959963984540054
 
 
 def format_estimate(mean: float | None, stderr: float | None = None) -> str:
@@ -24,7 +24,7 @@ def format_estimate(mean: float | None, stderr: float | None = None) -> str:
     return '-'
   if stderr is None:
     return f'{mean:.4f}'
-  return f'{mean:.4f} ± {WIDTH * stderr:.4f}'
+  return f'{mean:.4f} ± {Z_95 * stderr:.4f}'
 
 
 def format_exact(value: float | None) -> str:

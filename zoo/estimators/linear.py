@@ -399,6 +399,9 @@ class Ridge(Estimator, Describing):
       posterior mean under that prior and noise of the variance `τ² λ`. The posterior
       then gives the distribution of labels. None for any other estimator.
 
+  Raises:
+    UserError: If the penalty is not a finite number ≥ 0.
+
   Example:
     >>> model = zoo.estimators.Ridge(penalty=0.25, prior_std=1.0)
     >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
@@ -412,6 +415,12 @@ class Ridge(Estimator, Describing):
   root: Matrix = None
   squares: bool = struct.field(pytree_node=False, default=False)
   prior_std: Number = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    # JAX also makes an object whose leaves are arrays or placeholders.
+    if isinstance(self.penalty, int | float | str):
+      check_number('penalty', self.penalty, minimum=0.0)
 
   @property
   def has_distribution(self) -> bool:

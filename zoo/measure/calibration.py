@@ -367,9 +367,9 @@ class PitBin(NamedTuple):
 class PitHistogram(Tabular):
   """The histogram of the probability integral transform of labels that are numbers.
 
-  `calibration` returns it for labels that are numbers. It prints as a table. `records`
-  returns the rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv`
-  writes them to a file.
+  `calibration` returns it for labels that are numbers. It prints as a table, with the
+  p-value below. `records` returns the rows as dictionaries, `to_frame` as a data frame
+  of pandas, and `to_csv` writes them to a file.
 
   Attributes:
     bins: Bins of equal width. With n bins each has the share 1/n if the distributions
@@ -386,6 +386,15 @@ class PitHistogram(Tabular):
   def rows(self) -> Rows[PitBin]:
     """The bins, as a table."""
     return Rows(self.bins)
+
+  def __str__(self) -> str:
+    return (
+      f'{self.rows}\n'
+      f'all shares are equal: p = {self.p_value:.3g} (chi-squared), '
+      f'{self.num_prompts} labels'
+    )
+
+  __repr__ = __str__
 
 
 class ConfidenceBin(NamedTuple):
@@ -414,9 +423,9 @@ class ConfidenceBin(NamedTuple):
 class Reliability(Tabular):
   """How often the most probable class is the label, by its probability.
 
-  `calibration` returns it for classes and signs. It prints as a table. `records`
-  returns the rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv`
-  writes them to a file.
+  `calibration` returns it for classes and signs. It prints as a table, with the error
+  below. `records` returns the rows as dictionaries, `to_frame` as a data frame of
+  pandas, and `to_csv` writes them to a file.
 
   Attributes:
     bins: Bins of equal width, from 0 to 1.
@@ -439,6 +448,15 @@ class Reliability(Tabular):
   def rows(self) -> Rows[ConfidenceBin]:
     """The bins that hold a prediction, as a table."""
     return Rows(each for each in self.bins if each.num_prompts)
+
+  def __str__(self) -> str:
+    return (
+      f'{self.rows}\n'
+      f'expected calibration error {self.ece.mean:.3g}; of a calibrated predictor at '
+      f'most {self.null:.3g} (95 %), {self.num_prompts} labels'
+    )
+
+  __repr__ = __str__
 
 
 def calibration(

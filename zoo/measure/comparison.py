@@ -14,7 +14,7 @@ from zoo.core.distributions import has_distribution
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.core.tables import WIDTH, format_estimate, format_exact
+from zoo.core.tables import Z_95, format_estimate, format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.curves import check_ways, losses_of, summarise
@@ -367,7 +367,7 @@ def below_bayes(comparison: Comparison) -> str | None:
   at = int(np.argmax(below))
   return (
     f'the loss after {counts[at]} examples is {-gaps[at]:.3g} ± '
-    f'{WIDTH * errors[at]:.2g} below '
+    f'{Z_95 * errors[at]:.2g} below '
     'that of bayes, the least possible: the model sees what it should predict, or '
     'bayes is wrong; zoo.check_model and zoo.check_task tell'
   )

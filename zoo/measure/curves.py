@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all, require_task
-from zoo.core.tables import WIDTH
+from zoo.core.tables import Z_95
 from zoo.measure.predict import (
   Programs,
   check_predictor,
@@ -58,7 +58,7 @@ class Curve(NamedTuple):
   @property
   def half(self) -> Float[np.ndarray, ' n']:
     """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors."""
-    return WIDTH * self.standard_error
+    return Z_95 * self.standard_error
 
 
 def curve(

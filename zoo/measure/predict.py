@@ -317,9 +317,10 @@ def one_pass(
 def check_predictor(predictor: object) -> None:
   """Raises UserError unless an object predicts from prompts."""
   wanted = 'a model, an estimator, a learning rule, or another callable that predicts'
-  check_object(
-    'a predictor', predictor, Predictor, f'it must be {wanted} from a prompt'
-  )
+  needs = f'it must be {wanted} from a prompt'
+  if hasattr(predictor, 'model') and hasattr(predictor, 'task'):
+    needs += '; give its attribute model'  # It is what `zoo.load` returns.
+  check_object('a predictor', predictor, Predictor, needs)
 
 
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:

@@ -20,7 +20,7 @@ import numpy as np
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
-from zoo.measure.statistics import Estimate, plus_minus
+from zoo.measure.statistics import Estimate, HalfWidth, plus_minus
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _Row = TypeVar('_Row')
 Cell: TypeAlias = str | bool | int | float | None
 _MOST_PRINTED_ROWS = 40
-_ERROR = '_stderr'
 
 
 class Rows(list[_Row]):
@@ -38,8 +37,10 @@ class Rows(list[_Row]):
   `zoo.probing.head_scores`. It is a list, and it prints as a table, in which the number
   after ± is half of a 95 % interval. `records` returns the rows as dictionaries,
   `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
-  estimate has two columns, such as `recovered` and `recovered_stderr`. Fields that are
-  arrays are left out.
+  estimate has two columns, such as `recovered` and its standard error
+  `recovered_stderr`. A share or a mean of few samples has half of its 95 % interval in
+  place of the standard error: `share` and `share_half`. Fields that are arrays are left
+  out.
 
   Args:
     rows: The rows.
@@ -73,11 +74,12 @@ class Rows(list[_Row]):
     records = []
     for row in self:
       record: dict[str, Cell] = {}
-      for name, is_estimate in columns.items():
+      for name, error in columns.items():
         value = getattr(row, name)
-        if is_estimate:
-          mean, stderr = (None, None) if value is None else value
-          record |= {name: mean, f'{name}{_ERROR}': stderr}
+        if error is not None:
+          mean = None if value is None else value.mean
+          width = None if value is None else getattr(value, error)
+          record |= {name: mean, f'{name}_{error}': width}
         else:
           record[name] = value.item() if isinstance(value, np.generic) else value
       records.append(record)
@@ -167,21 +169,26 @@ class Tabular:
     return str(self.rows)
 
 
-def _columns(rows: Sequence[Any]) -> dict[str, bool]:
-  """Returns the fields that are columns, and whether each has estimates."""
+def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
+  """Returns the fields that are columns; for estimates, what says how sure they are.
+
+  This is `stderr`, or `half` if an estimate has no standard error.
+  """
   if not rows:
     return {}
   first = rows[0]
   names = getattr(first, '_fields', None) or [
     field.name for field in dataclasses.fields(first)
   ]
-  columns = {}
+  columns: dict[str, str | None] = {}
   for name in names:
     values = [getattr(row, name) for row in rows]
-    if any(isinstance(value, Estimate) for value in values):
-      columns[name] = True
+    if any(isinstance(value, HalfWidth) for value in values):
+      columns[name] = 'half'
+    elif any(isinstance(value, Estimate) for value in values):
+      columns[name] = 'stderr'
     elif all(value is None or isinstance(value, _CELLS) for value in values):
-      columns[name] = False
+      columns[name] = None
   return columns
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError
-from zoo.core.tables import WIDTH
+from zoo.core.tables import Z_95
 
 LEVEL = 0.05  # Tests have this level.
 _MOST_COUNTS = 2**21  # The bootstrap holds at most so many counts, of 8 bytes each.
@@ -34,9 +34,8 @@ class Estimate(NamedTuple):
 
   Attributes:
     mean: The mean.
-    stderr: The standard error of the mean; NaN for a single sample. Of shares and of
-      few samples it is `half` divided by 1.96. Use such a number only to recover the
-      interval: it is no standard error by which to weight or to add.
+    stderr: The standard error of the mean; NaN for a single sample. Of a
+      `HalfWidth`, it is no standard error.
 
   Example:
     >>> found = Estimate(mean=1.0, stderr=0.5)
@@ -50,7 +49,21 @@ class Estimate(NamedTuple):
   @property
   def half(self) -> float:
     """Half of the 95 % interval, for many samples: 1.96 standard errors."""
-    return WIDTH * self.stderr
+    return Z_95 * self.stderr
+
+
+class HalfWidth(Estimate):
+  """An estimate whose 95 % interval is known, but is not 1.96 standard errors.
+
+  Shares and means of few samples are such estimates. Their `stderr` is `half` divided
+  by 1.96. It only serves to recover the interval: it is no standard error by which to
+  weight or to add. Tables for other programs have `half` in its place.
+
+  Example:
+    >>> found = estimate_of_share([0] * 10)
+    >>> found.mean, round(found.half, 3)
+    (0.0, 0.278)
+  """
 
 
 def plus_minus(estimate: Estimate | None) -> str:
@@ -66,7 +79,7 @@ def plus_minus(estimate: Estimate | None) -> str:
 
 def half_of(stderr: float | None) -> float | None:
   """Returns half of a 95 % interval for many samples; None for an unknown error."""
-  return None if stderr is None else WIDTH * stderr
+  return None if stderr is None else Z_95 * stderr
 
 
 class Estimates(NamedTuple):
@@ -114,7 +127,7 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   return Estimate(float(mean), float(stderr))
 
 
-def estimate_of_share(hits: ArrayLike) -> Estimate:
+def estimate_of_share(hits: ArrayLike) -> HalfWidth:
   """Returns the share of samples that are hits, with Wilson's 95 % interval.
 
   Args:
@@ -131,10 +144,10 @@ def estimate_of_share(hits: ArrayLike) -> Estimate:
   hits = np.ravel(np.asarray(hits, np.float64))
   n, share = len(hits), float(hits.mean())
   # The middle of Wilson's interval is moved from the share by this distance.
-  moved = WIDTH**2 * abs(0.5 - share) / (n + WIDTH**2)
-  spread = math.sqrt(share * (1 - share) / n + (WIDTH / (2 * n)) ** 2)
-  half = moved + WIDTH * spread / (1 + WIDTH**2 / n)
-  return Estimate(share, half / WIDTH)
+  moved = Z_95**2 * abs(0.5 - share) / (n + Z_95**2)
+  spread = math.sqrt(share * (1 - share) / n + (Z_95 / (2 * n)) ** 2)
+  half = moved + Z_95 * spread / (1 + Z_95**2 / n)
+  return HalfWidth(share, half / Z_95)
 
 
 def estimate_of_neighbours(values: ArrayLike) -> Estimate:
@@ -413,7 +426,7 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   return Interval(mean, mean - half, mean + half)
 
 
-def estimate_of_few(values: ArrayLike | Sequence[float]) -> Estimate:
+def estimate_of_few(values: ArrayLike | Sequence[float]) -> HalfWidth:
   """Returns the mean of a few samples `[n]` from a normal distribution.
 
   Args:
@@ -434,10 +447,10 @@ def estimate_of_few(values: ArrayLike | Sequence[float]) -> Estimate:
   if n < 2:
     raise UserError(f'there are {n} samples; their interval needs two or more')
   whole = interval(values)
-  return Estimate(whole.mean, whole.half / WIDTH)
+  return HalfWidth(whole.mean, whole.half / Z_95)
 
 
-def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
+def one_more(values: ArrayLike | Sequence[float]) -> HalfWidth:
   """Returns a prediction of one more sample, after a few samples `[n]`.
 
   The samples are from a normal distribution.
@@ -460,7 +473,7 @@ def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
   if n < 2:
     raise UserError(f'there are {n} samples; what one more would be needs two or more')
   whole = interval(values)
-  return Estimate(whole.mean, whole.half * math.sqrt(n + 1) / WIDTH)
+  return HalfWidth(whole.mean, whole.half * math.sqrt(n + 1) / Z_95)
 
 
 def t_test(values: ArrayLike | Sequence[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
-from zoo.core.tables import WIDTH
+from zoo.core.tables import Z_95
 from zoo.measure.calibration import PitHistogram, Reliability
 from zoo.measure.statistics import Estimate
 from zoo.reports.plots import Panel, Series, plot_panel, series
@@ -54,6 +54,6 @@ def _with_bars(name: str, x: list[float], estimates: list[Estimate]) -> Series:
   """Returns dots of shares with 95 % intervals; an unknown interval has no length."""
   means = np.array([each.mean for each in estimates])
   stderrs = np.nan_to_num([each.stderr for each in estimates])
-  low, high = np.clip([means - WIDTH * stderrs, means + WIDTH * stderrs], 0, 1)
+  low, high = np.clip([means - Z_95 * stderrs, means + Z_95 * stderrs], 0, 1)
   columns = [array.tolist() for array in (np.array(x), means, low, high)]
   return Series(name, 'dots', BLUE, *map(tuple, columns))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from zoo.core.errors import check_name
 from zoo.core.losses import ROUNDING
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
-from zoo.measure.statistics import WIDTH, interval
+from zoo.measure.statistics import Z_95, interval
 from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.style import (
   PALETTE,
@@ -169,7 +169,7 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
     is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
     is_below = ~is_above & (mean.mean(axis=0) < least)
     shown = np.where(is_above | is_below, np.nan, mean)
-    yield _curve(label, kind, colour, count, [*shown], WIDTH * error[0])
+    yield _curve(label, kind, colour, count, [*shown], Z_95 * error[0])
     if is_above.any():
       at = np.array(count)[is_above]
       row = np.full(len(at), len(arrows))

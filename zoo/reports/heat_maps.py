@@ -18,10 +18,10 @@ from matplotlib.image import AxesImage
 from zoo.reports.style import (
   AMOUNTS,
   BLACK,
+  FIGURE_INCHES,
   GREY,
   SIGNED,
   SMALL,
-  WIDTH,
   Ax,
   Figure,
   drawing_of,
@@ -66,7 +66,7 @@ class HeatMap:
 def plot_heat_maps(
   grid: Sequence[Sequence[HeatMap]],
   height: float,
-  width: float = WIDTH,
+  width: float = FIGURE_INCHES,
   *,
   colours: str = AMOUNTS,
   title: str = '',

@@ -22,8 +22,8 @@ from zoo.host.files import write_atomically
 from zoo.reports.style import (
   BLACK,
   DASHES,
+  FIGURE_INCHES,
   MARKERS,
-  WIDTH,
   Ax,
   Figure,
   columns_in,
@@ -253,7 +253,7 @@ def render_figure(panels: Sequence[Panel], *, is_part: bool = False) -> Figure:
   """
   columns = columns_in(min(len(panels), 2))
   rows = -(-len(panels) // columns)
-  figure = Figure(4.2 * rows, min(4.8 * columns, WIDTH))
+  figure = Figure(4.2 * rows, min(4.8 * columns, FIGURE_INCHES))
   width = figure.get_figwidth() / columns
   for position, panel in enumerate(panels, start=1):
     axes = figure.add_subplot(rows, columns, position)
@@ -329,7 +329,7 @@ def plot_panels(
   columns = columns_in(columns)
   rows = -(-len(panels) // columns)
   # More than four columns do not fit into a page.
-  figure = Figure(0.9 + height * rows, max(WIDTH, 2.0 * columns))
+  figure = Figure(0.9 + height * rows, max(FIGURE_INCHES, 2.0 * columns))
   every = [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat]
   for axes in every[len(panels) :]:
     axes.set_axis_off()

@@ -1,7 +1,7 @@
 """The house style of all figures: sizes, letters, colours, legends and files.
 
-The README shows a picture of `WIDTH` inches with 830 pixels, and the smallest letters,
-which have `SMALL` points, with 10 pixels.
+The README shows a picture of `FIGURE_INCHES` inches with 830 pixels, and the smallest
+letters, which have `SMALL` points, with 10 pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from matplotlib.transforms import ScaledTranslation
 from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
-WIDTH = 8.0  # A figure has this width, in inches.
+FIGURE_INCHES = 8.0  # A figure has this width, in inches.
 SMALL = 7.0  # The smallest letters have this size, in points.
 COLUMN, PAGE = 3.3, 6.75  # A column and a page have these widths, in inches.
 # A legend is measured in points of its letters: the width of a wide letter and the
@@ -190,7 +190,7 @@ def drawn_with(wishes: Wishes) -> Iterator[None]:
 def in_style(wishes: Wishes | None = None) -> Iterator[None]:
   """Sets the house style in a block, whatever style its caller has set."""
   wishes = _wishes.get(_NONE) if wishes is None else wishes
-  narrow = _NARROW_STYLE if _width(wishes, WIDTH) < _NARROW else {}
+  narrow = _NARROW_STYLE if _width(wishes, FIGURE_INCHES) < _NARROW else {}
   styles = ['default', _STYLE, narrow, dict(wishes.style)]
   with matplotlib.style.context(styles):
     yield
@@ -246,7 +246,7 @@ class Figure(matplotlib.figure.Figure):
       drawn by this package.
   """
 
-  def __init__(self, height: float, width: float = WIDTH):
+  def __init__(self, height: float, width: float = FIGURE_INCHES):
     """Makes an empty figure.
 
     Args:
@@ -331,7 +331,7 @@ def columns_in(columns: int) -> int:
   wishes = _wishes.get(_NONE)
   if wishes.size is None:
     return columns
-  return max(min(columns, int(_width(wishes, WIDTH) / _LEAST_PANEL)), 1)
+  return max(min(columns, int(_width(wishes, FIGURE_INCHES) / _LEAST_PANEL)), 1)
 
 
 def legend_above(figure: Figure, handles: Mapping[str, Any] | None = None) -> None:

@@ -18,7 +18,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
 from zoo.core.errors import RunError, UserError, check_count
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.predict import check_predictor
 from zoo.sklearn.contexts import (
   Answers,
@@ -27,7 +27,7 @@ from zoo.sklearn.contexts import (
   shape_of_prediction,
 )
 from zoo.sklearn.units import Columns, units_of, warn_if_far
-from zoo.storage.loading import load
+from zoo.storage.loading import SavedModel, load
 from zoo.tasks.arrays import Arrays
 
 # The most parts of a context that each predict every query: more of them cost time, and
@@ -82,8 +82,15 @@ class InContext(BaseEstimator):
     if isinstance(model, str | os.PathLike):
       saved = load(model)
       model, task = saved.model, saved.task if task is None else task
-    check_predictor(model)
     name = type(self).__name__
+    if isinstance(model, SavedModel):
+      raise UserError(
+        f'the model is what zoo.load returns; give its parts, as in zoo.{name}('
+        'saved.model, saved.task), or the path'
+      )
+    check_predictor(model)
+    if task is not None:
+      require_task(task)
     if task is None and isinstance(model, nnx.Module):
       raise UserError(
         f'{type(model).__name__} is a model without its task, which says in what units '
@@ -93,6 +100,12 @@ class InContext(BaseEstimator):
       raise UserError(
         f'prompts of {type(task).__name__} do not show the labels of their examples; '
         f'zoo.{name} needs a model that reads labels'
+      )
+    number = getattr(model, 'num_features', None)
+    if task is not None and number not in (None, task.num_features):
+      raise UserError(
+        f'the task has {task.num_features} features, and the model is for {number}; '
+        'give the task that it was trained on'
       )
     check_count('num_members', self.num_members)
     self.model_: Any = model

@@ -26,9 +26,9 @@ class Regressor(RegressorMixin, InContext):
   `cross_val_score` and `GridSearchCV` work.
 
   Units: each column is standardised by the rows of `fit`. It then gets the mean and the
-  standard deviation that the feature has in prompts of the model's
-  task. The numbers y are treated in the same way, and predictions are put back into the
-  units of y. There are two exceptions. A model of an `arrays` task gets its columns
+  standard deviation that the feature has in prompts of the model's task. The numbers y
+  are treated in the same way, and predictions are put back into the units of y. There
+  are two exceptions. A model of an `arrays` task gets its columns
   scaled as in training, so the table must hold numbers as they are in the file. A
   predictor without a task gets the numbers as they are.
 
@@ -91,9 +91,10 @@ class Regressor(RegressorMixin, InContext):
   def fit(self, X: ArrayLike, y: ArrayLike) -> Regressor:
     """Keeps rows as the context.
 
-    It warns, once, if moments of the table are far from those of all of 256 prompts of
-    the model's task, and says which, the value, and the range. These are moments of
-    what the model sees, so sizes and means differ only where columns are missing.
+    It warns, once, if moments of the table are far outside the range of those of 256
+    prompts of the model's task (docs/scikit_learn.md says how far), and says which, the
+    value, and the range. These are moments of what the model sees, so sizes and means
+    differ only where columns are missing.
 
     Args:
       X: The rows, `[c, d]`.
@@ -104,11 +105,15 @@ class Regressor(RegressorMixin, InContext):
 
     Raises:
       UserError: If a path has no model, the task has classes, the table has more
-        columns than the model has features, or a trained model has no task.
+        columns than the model has features, a trained model has no task, or y has text.
       ValueError: If X or y hold no finite numbers, or have wrong shapes.
     """
     self._open()
     self._check_kind()
+    if np.asarray(y).dtype.kind in 'US':
+      raise UserError(
+        'y has text, which is no number; zoo.Classifier predicts names of classes'
+      )
     self.X_, y = self._validated(X, y=y, y_numeric=True)
     self.y_ = np.asarray(y, np.float64)
     self._keep(self.X_, self.y_, (), 0, ())

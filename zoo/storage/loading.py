@@ -19,7 +19,14 @@ from ml_collections import ConfigDict
 
 from zoo.config.building import Config, abstract_parts, build_task
 from zoo.config.sharding import sharding_to_load
-from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
+from zoo.core.errors import (
+  RunError,
+  UserError,
+  check_count,
+  in_one_line,
+  nearest,
+  shown,
+)
 from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
   UnreadableFile,
@@ -40,6 +47,7 @@ from zoo.storage.checkpoints import (
 )
 from zoo.storage.programs import StepTogether, load_together, steps_of_point
 from zoo.storage.steps import chosen_step, damage_of, steps_in
+from zoo.storage.workdir import POINTS
 
 _MOST_LISTED_ARRAYS = 8
 _MOST_CHARACTERS_OF_REASON = 1000  # The reason may quote a long list of a config.
@@ -107,22 +115,24 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
     >>> zoo.load('models/a').step
     10
   """
+  if step is not None:
+    step = check_count('step', step, minimum=0)
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # Orbax needs an absolute path.
     if path.suffix == weight_files.SUFFIX and not path.is_dir():
       return _load_file(path, step)
-  together = _step_together(path, step)
-  folder = _step_folder(path, step) if together is None else together.folder
-  try:
-    if together is not None:
-      return _load_together(together)
-    return _load_step(folder, step)
-  except (UserError, RunError):
-    if folder.exists():
-      raise
-    # A run has deleted the step in the meantime, and has a newer one.
-    return load(path, step)
+  while True:
+    together = _step_together(path, step)
+    folder = _step_folder(path, step) if together is None else together.folder
+    try:
+      if together is not None:
+        return _load_together(together)
+      return _load_step(folder, step)
+    except (UserError, RunError):
+      if folder.exists():
+        raise
+      # A run has deleted the step in the meantime, and has a newer one.
 
 
 def steps_of(path: str | os.PathLike[str]) -> list[int]:
@@ -176,6 +186,13 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
       )
     if (path / 'origin').is_dir():
       return path
+    points = path if path.name == POINTS else path / POINTS
+    if points.is_dir() and any(points.iterdir()):
+      some = ', '.join(sorted(point.name for point in points.iterdir())[:2])
+      raise UserError(
+        f'{path} is a sweep; give the folder of one of its points, which are in '
+        f'{points}: {some}, …'
+      )
     in_workdir = path / 'checkpoints'
     return chosen_step(in_workdir if in_workdir.is_dir() else path, step)
   except OSError as error:

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 
 from zoo.config.building import Config, abstract_parts
 from zoo.config.saved import to_json
-from zoo.core.errors import RunError, UserError, check_count
+from zoo.core.errors import RunError, UserError, check_count, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
@@ -53,11 +53,11 @@ _NUM_PROMPTS = 4  # A saved model must predict on them what it did before.
 
 
 def save(
-  model: Model,
+  model: Model | SavedModel,
   path: str | os.PathLike[str],
-  config: Config | Mapping[str, Any],
+  config: Config | Mapping[str, Any] | None = None,
   *,
-  step: int = 0,
+  step: int | None = None,
 ) -> None:
   """Writes a model into a new folder, from which `zoo.load` restores it.
 
@@ -68,19 +68,22 @@ def save(
   deleted.
 
   Args:
-    model: The model to save.
+    model: The model to save, or a `SavedModel` that `zoo.load` has returned.
     path: A folder that is missing or empty. It may be in a bucket:
       gs://bucket/models/a.
     config: A dict or a ConfigDict with the sections `model` and `task`. Each of them
       has the `name` of a registered class and its arguments. Other sections of a config
-      are saved, too.
-    step: The number of steps that the model was trained for, ≥ 0.
+      are saved, too. Without it, a `SavedModel` has its own config; any other model
+      needs one.
+    step: The number of steps that the model was trained for, ≥ 0. None means that of a
+      `SavedModel`, and 0 for any other model.
 
   Raises:
-    UserError: If the model is an edited copy (see `zoo.probing.edited`); if the folder
-      is not empty; if the arrays do not fit the model that the config makes; if JSON
-      cannot hold the config; if `step` is negative; or if the loaded model makes other
-      predictions for the 4 prompts.
+    UserError: If the model is no NNX module, or is an edited copy (see
+      `zoo.probing.edited`); if it is not a `SavedModel` and has no config; if the
+      folder is not empty; if the arrays do not fit the model that the config makes; if
+      JSON cannot hold the config; if `step` is negative; or if the loaded model makes
+      other predictions for the 4 prompts.
     RunError: If the folder cannot be written.
 
   Example:
@@ -96,7 +99,11 @@ def save(
   target = workdir_path(path)
   # Orbax needs an absolute path.
   target = target if is_url(target) else target.absolute()
-  state, metadata = _parts(model, _checked(config), step)
+  if isinstance(model, SavedModel):
+    config = model.config if config is None else config
+    step = model.step if step is None else step
+    model = model.model
+  state, metadata = _parts(model, _checked(config), step or 0)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
@@ -217,6 +224,8 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
 def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, object]]:
   """Returns the state and the metadata to write."""
   step = check_count('step', step, minimum=0)
+  what = 'it must be an nnx.Module, or what zoo.load returns'
+  check_object('a model', model, nnx.Module, what)
   if is_edited(model):
     raise UserError('the model is edited; save the model that it is a copy of')
   try:

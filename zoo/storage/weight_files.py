@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from zoo.host.files import parse_json
 from zoo.storage.checkpoints import array_name
 
 SUFFIX = '.safetensors'
-_KEY = 'icl_zoo'  # The file's metadata have one entry, a text of this name.
+# The metadata of a file have two texts of these names: what `zoo.save` writes beside
+# the arrays, and the checksum of the arrays. Files of older versions lack the second.
+_KEY, _SUM = 'icl_zoo', 'icl_zoo_sha256'
 
 
 def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> None:
@@ -32,8 +35,18 @@ def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> 
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
       leaf = jax.random.key_data(leaf)
     arrays[array_name(where)] = np.array(leaf, order='C')
-  text = {_KEY: json.dumps(metadata)}
+  text = {_KEY: json.dumps(metadata), _SUM: _digest(arrays)}
   path.write_bytes(safetensors.numpy.save(arrays, text))
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+  """Returns the SHA-256 of arrays and their names."""
+  digest = hashlib.sha256()
+  for name in sorted(arrays):
+    array = np.ascontiguousarray(arrays[name])
+    digest.update(f'{name} {array.dtype} {array.shape}'.encode())
+    digest.update(array.tobytes())
+  return digest.hexdigest()
 
 
 def read(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
@@ -50,8 +63,15 @@ def read(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
         raise UserError(
           f'{path} is no model of ICL Zoo: its metadata have no entry {_KEY!r}'
         )
-      return parse_json(text, dict, str(path)), file.get_tensors()
+      metadata, wanted = parse_json(text, dict, str(path)), file.metadata().get(_SUM)
+      arrays = file.get_tensors()
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
   except safetensors.SafetensorError as error:
     raise RunError(f'{path} is damaged: {in_one_line(error)}') from error
+  if wanted is not None and wanted != _digest(arrays):
+    raise RunError(
+      f'{path} is damaged: the checksum of its arrays is not the one that it names; '
+      'export or copy it again'
+    )
+  return metadata, arrays

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from zoo.config.building import Config
-from zoo.core.errors import RunError
+from zoo.core.errors import RunError, UserError, check_object
 from zoo.core.protocols import Model
 from zoo.host.files import finite_or_null
 from zoo.training.evaluation import is_evaluated
@@ -114,6 +114,17 @@ class Hook:
     Args:
       event: The last event, whose `summary` is set.
     """
+
+
+def check_hooks(hooks: object) -> None:
+  """Raises UserError unless the hooks of a caller are a list of hooks."""
+  if not isinstance(hooks, Sequence) or isinstance(hooks, str):
+    raise UserError(
+      f'hooks is a {type(hooks).__name__}; it must be a list of hooks, such as '
+      '[MyHook()]'
+    )
+  for hook in hooks:
+    check_object('a hook', hook, Hook, 'its class must be a subclass of zoo.Hook')
 
 
 def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:

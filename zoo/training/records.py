@@ -327,4 +327,8 @@ def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   texts = read_text(path).splitlines(keepends=True)
-  return [parse_json(text, dict, str(path)) for text in texts if text.endswith('\n')]
+  return [
+    parse_json(text, dict, f'line {number} of {path}')
+    for number, text in enumerate(texts, start=1)
+    if text.endswith('\n')
+  ]

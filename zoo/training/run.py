@@ -47,7 +47,7 @@ from zoo.storage.workdir import occupied, open_workdir
 from zoo.training.against_baselines import compare_with_baselines
 from zoo.training.compilation import Training, compile_training, make_training
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
-from zoo.training.hooks import Event, Hook, record
+from zoo.training.hooks import Event, Hook, check_hooks, record
 from zoo.training.loop import Chunk, Loop
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.summary import (
@@ -198,6 +198,7 @@ def events_of(
     An event for each logged step; the last one has the summary.
   """  # noqa: DOC501 (it raises what `train` and `training_run` list)
   config, workdir = validate_everywhere(config, workdir)
+  check_hooks(hooks)
   new = processes.run_on_main(functools.partial(is_new, workdir))
   training, initial = prepare_new(config) if new else (None, None)
   summary = None
@@ -402,7 +403,11 @@ def begin(workdir: pathlib.Path, config: Config) -> None:
 
   The folder gets the config of this launch. A summary in the folder is deleted, since
   the run has not ended by this config.
+
+  Raises:
+    UserError: If the log of the run cannot be read. The folder is as it was then.
   """
+  read_lines(workdir)
   open_workdir(workdir, config, held=True)
   (workdir / SUMMARY).unlink(missing_ok=True)
 
@@ -493,6 +498,7 @@ def line_of(
       'loss': float(metrics['loss']),
       'grad_norm': float(metrics['grad_norm']),
       'eval_risk': risks.sampled and risks.sampled.mean,
+      'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
       'eval_accuracy': risks.accuracy and risks.accuracy.mean,
       'exact_risk': risks.exact,
       'curve': risks.curve,

@@ -39,20 +39,26 @@ _MOST_TICKS = 10  # If there are no more values than this, each has a tick.
 
 
 def plot_risk(
-  workdirs: Sequence[str | pathlib.Path],
+  workdirs: str | pathlib.Path | Sequence[str | pathlib.Path],
   *,
   training: bool = False,
   operations: bool = False,
   ax: Axes | None = None,
 ) -> Axes:
-  """Draws the risk of each run by step, exact where it is known, else sampled.
+  """Draws the risk of each run by step.
 
-  Dashed lines are Bayes, and those baselines of the first finished run's task whose
-  losses are within the range of the runs. For a training loss on observed labels they
-  include the variance of these labels, as the loss itself does.
+  The risk is exact if it is known for all runs, and otherwise that on held-out prompts.
+  Then a band is its 95 % interval, and the legend has the half of this interval at the
+  end. The label of the axis says which of the two it is.
+
+  Dashed lines are the baselines of the first finished run's task, unless their losses
+  are more than twice the largest of the runs. The title names those that are too small
+  for the axis. For a training loss on observed labels they include the variance of
+  these labels, as the loss itself does.
 
   Args:
-    workdirs: Folders of runs, which may be in a bucket: gs://bucket/runs/a.
+    workdirs: Folders of runs, or one of them. They may be in a bucket:
+      gs://bucket/runs/a.
     training: Whether the training loss is drawn instead of the risk. A run whose risk
       was measured only once shows its training loss, too, unless it trains another
       loss than the task has.
@@ -63,29 +69,37 @@ def plot_risk(
     The axes.
 
   Raises:
-    UserError: If a folder holds no run, if a run has not logged what is shown, or if
-      the runs have losses of two kinds.
+    UserError: If there is no folder, if a folder holds no run, if a run has not logged
+      what is shown, or if the runs have losses of two kinds.
   """
-  folders = [workdir_path(workdir) for workdir in workdirs]
+  folders = _folders(workdirs)
   configs = {folder: config_of(folder) for folder in folders}
   loss = check_losses(configs, training)
+  kind = '' if training else _kind_of_risk(folders)
   labels, shown = labels_of(configs), []
   for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     scale = _operations_per_step(folder) if operations else 1.0
     config = configs[folder]
-    shown += _curves_of(folder, config, labels[folder], colour, scale, training)
+    shown += _curves_of(folder, config, labels[folder], colour, scale, kind)
+  titles = ['numbers are those at the end'] if len(folders) > 1 else []
   if not (training and any(map(trained_at, configs.values()))):
-    shown += _references(configs, labels, shown, training)
-  title = 'numbers are those at the end' if len(folders) > 1 else ''
+    references, below = _references(configs, labels, shown, training)
+    shown += references
+    titles += [f'below the axis: {", ".join(below)}'] if below else []
+  title = '\n'.join(titles)
   x_axis = 'operations in products of matrices' if operations else 'training step'
-  what = 'training loss' if training else 'in-context risk'
+  what = {
+    '': 'training loss',
+    'exact_risk': 'in-context risk, exact',
+    'eval_risk': 'in-context risk, held-out prompts',
+  }[kind]
   y_axis = f'{what} (log scale)\n{loss}'.strip()
   panel = Panel(title, x_axis, y_axis, tuple(shown), y_scale='log')
   return plot_panel(panel, ax)
 
 
 def plot_metric(
-  workdirs: Sequence[str | pathlib.Path],
+  workdirs: str | pathlib.Path | Sequence[str | pathlib.Path],
   name: str,
   *,
   operations: bool = False,
@@ -94,7 +108,7 @@ def plot_metric(
   """Draws a number of the log of each run by step, such as one of your own metric.
 
   Args:
-    workdirs: Folders of runs, which may be in a bucket.
+    workdirs: Folders of runs, or one of them. They may be in a bucket.
     name: The name of the number in `metrics.jsonl`, such as `norm/weights`.
     operations: Whether the axis has operations in products of matrices, not steps.
     ax: The axes to draw in. By default the function makes a figure.
@@ -103,9 +117,10 @@ def plot_metric(
     The axes.
 
   Raises:
-    UserError: If a folder holds no run, or a run has not logged the number.
+    UserError: If there is no folder, if a folder holds no run, or if a run has not
+      logged the number.
   """
-  folders = [workdir_path(workdir) for workdir in workdirs]
+  folders = _folders(workdirs)
   labels, shown = labels_of({folder: config_of(folder) for folder in folders}), []
   for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     scale = _operations_per_step(folder) if operations else 1.0
@@ -127,32 +142,92 @@ def plot_metric(
   return plot_panel(Panel(title, x_axis, name, tuple(shown)), ax)
 
 
+def _folders(
+  workdirs: str | pathlib.Path | Sequence[str | pathlib.Path],
+) -> list[pathlib.Path]:
+  """Returns the folders of runs; raises UserError if there are none."""
+  if isinstance(workdirs, str | pathlib.Path):
+    workdirs = [workdirs]
+  if not workdirs:
+    raise UserError('workdirs is empty; it must be a list of the folders of runs')
+  return [workdir_path(workdir) for workdir in workdirs]
+
+
+def _kind_of_risk(folders: Sequence[pathlib.Path]) -> str:
+  """Returns the risk that all runs have logged: `exact_risk`, else `eval_risk`.
+
+  Raises:
+    UserError: If a run has logged no risk, or if they have none in common.
+  """
+  logs = {
+    kind: {folder for folder in folders if logged(folder, kind)[0]}
+    for kind in ('exact_risk', 'eval_risk')
+  }
+  for kind, having in logs.items():
+    if having >= {*folders}:
+      return kind
+  for folder in folders:
+    if folder not in logs['exact_risk'] | logs['eval_risk']:
+      raise UserError(f'{folder} has logged no risk yet{_why_no_risk(folder)}')
+  (first, *_) = logs['exact_risk'] - logs['eval_risk']
+  (other, *_) = logs['eval_risk'] - logs['exact_risk']
+  raise UserError(
+    f'{first} has no risk on held-out prompts, and {other} has no exact one, so that '
+    'they cannot be compared; train the first with eval.num_batches > 0'
+  )
+
+
+def _why_no_risk(folder: pathlib.Path) -> str:
+  """Returns what is known of a run without a risk, and what helps, in words."""
+  if any(line.get('loss') is None for line in read_lines(folder)):
+    return ': its loss was not finite; try a smaller learning rate'
+  return '; train it further first'
+
+
 def _curves_of(
   folder: pathlib.Path,
   config: Config,
   label: str,
   colour: str,
   scale: float,
-  training: bool,
+  kind: str,
 ) -> Iterator[Series]:
   """Yields the risk of a run, its training loss, or both if there is a single risk.
 
   A training loss in other units than the risk is not drawn beside it.
 
+  Args:
+    folder: The folder of the run.
+    config: Its config.
+    label: Its name in the legend.
+    colour: Its colour.
+    scale: What a step counts on the axis.
+    kind: The field of the risk in the log; empty for the training loss.
+
   Raises:
     UserError: If the training loss is asked for, and the run has logged none.
   """
-  if not training:
-    steps, risks = read_curve(folder)
-    name = f'{label}: {risks[-1]:.3f}'
-    yield series(name, 'curve', colour, np.multiply(scale, steps), risks)
+  if kind:
+    steps, risks = logged(folder, kind)
+    halves = _halves(folder, kind)
+    end = f' ± {halves[-1]:.2g}' if halves[-1] else ''
+    yield Series(
+      f'{label}: {risks[-1]:.3f}{end}',
+      'curve',
+      colour,
+      tuple(np.multiply(scale, steps).tolist()),
+      tuple(risks),
+      # The axis is logarithmic.
+      tuple(max(y - half, y / 100) for y, half in zip(risks, halves, strict=True)),
+      tuple(y + half for y, half in zip(risks, halves, strict=True)),
+    )
     if len(steps) > 1 or not trains_loss_of_task(config):
       return
   steps, losses = logged(folder, 'loss')
   if not steps:
     raise UserError(f'{folder} has logged no training loss yet; train it further first')
   name = f'{label}: {losses[-1]:.3f}'
-  if not training:  # The risk beside it is measured against the targets.
+  if kind:  # The risk beside it is measured against the targets.
     is_clean = excess_in_training(folder, config) == 0
     name = f'{label}, training loss{trained_at(config)}'
     name += '' if is_clean else ON_OBSERVED
@@ -184,20 +259,21 @@ def _references(
   labels: Mapping[pathlib.Path, str],
   curves: Sequence[Series],
   training: bool,
-) -> Iterator[Series]:
-  """Yields the losses of Bayes, and of baselines that are among those of the runs.
+) -> tuple[list[Series], list[str]]:
+  """Returns the losses of baselines as lines, and those that are below the axis.
 
   They are measured against the targets. With `training` the variance of the labels that
-  the runs are trained on is added; there are no lines if it is unknown.
+  the runs are trained on is added; there are no lines if it is unknown. Baselines with
+  more than twice the largest loss of the runs are left out.
   """
   summaries = {folder: read_summary(folder) for folder in configs}
   finished = [folder for folder, summary in summaries.items() if summary is not None]
   summary = summaries[finished[0]] if finished else None
   if summary is None:
-    return
+    return [], []
   excess = excess_in_training(finished[0], configs[finished[0]]) if training else 0.0
   if excess is None:
-    return
+    return [], []
   losses = {
     name: measured['mean'][-1] if measured['exact'] is None else measured['exact']
     for name, measured in (summary['comparison'] or {}).items()
@@ -208,21 +284,23 @@ def _references(
   losses = {
     name: None if loss is None else loss + excess for name, loss in losses.items()
   }
-  every = [y for curve in curves for y in curve.y]
-  low, high = min(every), max(every)
+  high = max(y for curve in curves for y in curve.y)
   names: dict[str, list[str]] = {}  # The keys are the numbers that are shown.
+  below = []
   for name, loss in losses.items():
-    least = LEAST * high if name == 'bayes' else low / 2
-    if loss is not None and least < loss < 2 * high:
+    if loss is not None and loss <= LEAST * high:
+      below.append(f'{name} {loss:.2g}')
+    elif loss is not None and loss < 2 * high:
       names.setdefault(f'{loss:.3f}', []).append(name)
   ends = [end(x for curve in curves for x in curve.x) for end in (min, max)]
   of = f' on the task of {labels[finished[0]]}' if _on_several_tasks(configs) else ''
-  colours = colours_of(losses)
+  colours, lines = colours_of(losses), []
   for number, alike in names.items():
     colour = colours['bayes' if 'bayes' in alike else alike[0]]
     loss = losses[alike[0]]
     name = f'{", ".join(alike)}{of}: {number}'
-    yield series(name, 'dashed', colour, ends, [loss, loss])
+    lines.append(series(name, 'dashed', colour, ends, [loss, loss]))
+  return lines, below
 
 
 def _on_several_tasks(configs: Mapping[pathlib.Path, Config]) -> bool:
@@ -429,17 +507,13 @@ def _not_shown(num_lost: int) -> str:
   return f'{num_lost} {points} not shown' * bool(num_lost)
 
 
-def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
-  """Returns the steps and the risks that a run has logged, exact if they are known.
+def _halves(folder: pathlib.Path, kind: str) -> list[float]:
+  """Returns half of the 95 % interval of each risk that a run has logged.
 
-  Raises:
-    UserError: If the run has logged no risk.
+  It is 0 for exact risks, and where a run of an older version has logged no error.
   """
-  for field in ('exact_risk', 'eval_risk'):
-    steps, risks = logged(workdir, field)
-    if steps:
-      return steps, risks
-  raise UserError(f'{workdir} has logged no risk yet; train it further first')
+  lines = [line for line in read_lines(folder) if line.get(kind) is not None]
+  return [half_of(line.get(f'{kind}_stderr')) or 0.0 for line in lines]
 
 
 def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
@@ -451,7 +525,7 @@ def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
 
 
 def plot_examples(
-  workdirs: Sequence[str | pathlib.Path],
+  workdirs: str | pathlib.Path | Sequence[str | pathlib.Path],
   baselines: Sequence[str] | None = None,
   *,
   ax: Ax = None,
@@ -462,7 +536,7 @@ def plot_examples(
   examples in one pass.
 
   Args:
-    workdirs: Folders of runs, which may be in a bucket.
+    workdirs: Folders of runs, or one of them. They may be in a bucket.
     baselines: The names of the baselines to draw, of the first run's task; None draws
       all of them.
     ax: Axes to draw in, as many as are returned. By default the function makes a
@@ -485,7 +559,7 @@ def plot_examples(
     >>> axes[0].get_xlabel()
     'number of examples before the query'
   """
-  folders = [workdir_path(workdir) for workdir in workdirs]
+  folders = _folders(workdirs)
   configs = {folder: config_of(folder) for folder in folders}
   loss, labels = check_losses(configs, training=False), labels_of(configs)
   of = f' on the task of {labels[folders[0]]}' if _on_several_tasks(configs) else ''

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
-from zoo.core.tables import WIDTH
+from zoo.core.tables import Z_95
 from zoo.measure.curves import summarise
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
 from zoo.tasks.base import Loss, is_squared
@@ -43,7 +43,7 @@ class LayerCurve(NamedTuple):
   @property
   def half(self) -> Float[np.ndarray, ' n']:
     """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors."""
-    return WIDTH * self.standard_error
+    return Z_95 * self.standard_error
 
 
 class Lens(NamedTuple):

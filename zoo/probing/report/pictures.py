@@ -36,10 +36,10 @@ from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BASELINES,
   BLUE,
+  FIGURE_INCHES,
   GREY,
   SIGNED,
   VERMILION,
-  WIDTH,
   Ax,
   Figure,
   drawing_of,
@@ -363,7 +363,7 @@ def plot_heads(heads: Sequence[Head], *, ax: Ax = None) -> list[Axes]:
   return plot_heat_maps(
     grid,
     1.2 + 2.5 * len(grid),
-    min(1.6 + 2.2 * len(grid[0]), WIDTH),
+    min(1.6 + 2.2 * len(grid[0]), FIGURE_INCHES),
     colours=SIGNED,
     title=f'Value vectors and bilinear forms of the heads{left_out}',
     ax=ax,
@@ -451,7 +451,7 @@ def plot_attention(
   return plot_heat_maps(
     grid,
     0.9 + 2.4 * len(grid),
-    min(1.8 + 2.1 * columns, WIDTH),
+    min(1.8 + 2.1 * columns, FIGURE_INCHES),
     title=f'Mean absolute weight, relative to its row{left_out}',
     ax=ax,
   )

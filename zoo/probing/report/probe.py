@@ -66,6 +66,7 @@ SECTIONS = (
   'task_shifts',
   'attention',
 )
+COMPARING = 'risks', 'alignment', 'task_shifts'  # They compare with another predictor.
 
 
 @dataclasses.dataclass(frozen=True)

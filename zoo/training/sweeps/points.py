@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,8 +41,8 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
     A point for each combination.
 
   Raises:
-    UserError: If a tuple of values has another length than its fields, or if a field is
-      given twice.
+    UserError: If the values of a field are no list, if a tuple of values has another
+      length than its fields, or if a field is given twice.
 
   Example:
     >>> wide = {('model.mixer', 'model.width'): [('softmax', 64), ('delta', 48)]}
@@ -56,6 +56,11 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
   names = [name for fields in fields_of_axes for name in fields]
   if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(f'the field {twice[0]} is given twice')
+  for fields, values in zip(fields_of_axes, axes.values(), strict=True):
+    if isinstance(values, str) or not isinstance(values, Iterable):
+      raise UserError(
+        f'the values of {", ".join(fields)} are {values!r}; they must be a list'
+      )
   points = []
   for chosen in itertools.product(*axes.values()):
     point: dict[str, object] = {}
