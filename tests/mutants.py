@@ -205,7 +205,7 @@ a run that resumes loses the last line of its records
   - if line['step'] <= step]
   + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/many.py: training/test_evaluation.py training/test_sweeps.py
+  zoo/training/stacking.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split along its shortest axis

@@ -20,7 +20,7 @@ from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
-from zoo.training.many import make_many
+from zoo.training.stacking import make_many
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

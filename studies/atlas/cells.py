@@ -30,8 +30,13 @@ from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.training.compilation import Training
 from zoo.training.loop import Loop
-from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
+from zoo.training.stacking import (
+  compile_many,
+  init_side_by_side,
+  stream_keys,
+  unstack,
+)
 
 _CHUNK = 100  # steps between two checks for SIGTERM and Ctrl-C
 _LANES = search.AT_ONCE  # the number of models that train side by side

@@ -18,7 +18,7 @@ import configs
 import zoo
 from zoo.config.saved import to_json
 from zoo.config.sharding import replicate
-from zoo.training import loop, many, run, step
+from zoo.training import loop, run, stacking, step
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
@@ -98,7 +98,7 @@ def compile_init(monkeypatch: Any) -> None:
       _PROGRAMS[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
     return _PROGRAMS[text](key, weights)
 
-  monkeypatch.setattr(many, 'create', create)
+  monkeypatch.setattr(stacking, 'create', create)
 
 
 def is_key(leaf: Any) -> bool:
@@ -129,7 +129,7 @@ def share_programs(monkeypatch: Any) -> None:
     key, numbers = replicate((training.key, training.numbers), mesh)
     return compiled._replace(config=training.config, key=key, numbers=numbers)
 
-  for module in (run, many):
+  for module in (run, stacking):
     monkeypatch.setattr(module, 'compile_training', shared)
 
 

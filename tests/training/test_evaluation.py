@@ -8,7 +8,7 @@ from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh, on_mesh
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import evaluate
-from zoo.training.many import make_many
+from zoo.training.stacking import make_many
 
 
 def made(config):

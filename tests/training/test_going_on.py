@@ -31,8 +31,8 @@ from zoo.config.sharding import make_mesh, on_mesh
 from zoo.core.errors import RunError, UserError
 from zoo.training import grid, run, sweep
 from zoo.training.compilation import make_training
-from zoo.training.many import make_many
 from zoo.training.records import read_lines
+from zoo.training.stacking import make_many
 from zoo.training.step import initial_weights
 
 

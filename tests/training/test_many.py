@@ -16,7 +16,7 @@ from zoo.config.sharding import make_mesh, on_mesh
 from zoo.training import against_baselines, many
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import make_training
-from zoo.training.many import make_many, unstack
+from zoo.training.stacking import make_many, unstack
 
 
 def _config(**changes):

@@ -1,63 +1,33 @@
-"""Many models in one program: the same step and evaluation under `jax.vmap`.
+"""The run of many models that are trained side by side, in one program.
 
-The models share one computation over a first axis of their arrays and their numbers.
-They may have different seeds, learning rates and initial weights, and tasks that differ
-in numbers. Each is trained as it would be alone, except that sums are added in another
-order.
+Each model is trained as it would be alone, except that sums are added in another order.
+`zoo.training.stacking` makes the program. A model that is not finite any more is lost,
+and the others go on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from flax import nnx
-from jax.sharding import Mesh
-from jaxtyping import Array, Key, PyTree
 
-from zoo import theory
-from zoo.config.building import Config, build_task
+from zoo.config.building import Config
 from zoo.config.saved import to_json
-from zoo.config.sharding import (
-  State,
-  axis_of_models,
-  make_mesh,
-  on_mesh,
-  replicated,
-  shardings_of,
-  stack_abstract,
-  stays_in_shape,
-)
-from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.config.sharding import State, on_mesh
 from zoo.core.errors import UserError
-from zoo.core.learning_rule import LearningRule
-from zoo.core.protocols import Task
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training.against_baselines import compare_models
-from zoo.training.compilation import Training, compile_training, make_step
-from zoo.training.evaluation import (
-  Evaluation,
-  Fetched,
-  Risks,
-  Rule,
-  Sampled,
-  evaluate,
-  exact_rule,
-  risks_of,
-  sample_all,
-)
+from zoo.training.compilation import Training
+from zoo.training.evaluation import Risks, evaluate
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
-from zoo.training.objective import Numbers, uses_statistics
 from zoo.training.records import Progress, Records, Saves
 from zoo.training.run import (
   NotFiniteError,
@@ -67,13 +37,8 @@ from zoo.training.run import (
   restored,
   wrong_prompts,
 )
-from zoo.training.step import (
-  abstract_state,
-  create,
-  finite_models,
-  initial_weights,
-  make_steps,
-)
+from zoo.training.stacking import finish_many
+from zoo.training.step import finite_models
 from zoo.training.summary import (
   Divergence,
   Summary,
@@ -81,53 +46,6 @@ from zoo.training.summary import (
   summarise,
   write_divergence,
 )
-
-
-def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
-  """Returns everything that trains a model for each config; nothing is compiled.
-
-  The configs must be one group of `zoo.training.sweeps.side_by_side`: a single program
-  can then train all of them. The arrays of the models are stacked along a first axis.
-  """
-  config, tasks = configs[0], [build_task(config) for config in configs]
-  key = keys_of(configs, TRAIN_STREAM)
-  with on_mesh(mesh, config):
-    graphs, alone = abstract_state(config, mesh)
-    abstract = stack_abstract(alone, len(configs), axis_of_models(config, len(configs)))
-    model = nnx.merge(graphs['model'], alone['model'])
-    statistics = uses_statistics(config, model, tasks[0], len(configs))
-    in_shape = stays_in_shape(config, mesh, abstract)
-    step = make_step(
-      config, tasks[0], mesh, graphs, alone, abstract, statistics, in_shape
-    )
-    numbers, axes = numbers_of_many(configs, tasks)
-    step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
-  graph = graphs['model']
-  return Training(
-    config=config,
-    task=tasks[0],
-    mesh=mesh,
-    graph=graph,
-    abstract=abstract,
-    uses_statistics=statistics,
-    init=functools.partial(init_side_by_side, configs, abstract),
-    steps=make_steps(step, abstract, mesh, in_shape),
-    key=key,
-    numbers=numbers,
-    evaluation=make_evaluation_many(configs, tasks, graph, statistics, mesh),
-  )
-
-
-def compile_many(configs: Sequence[Config]) -> Training:
-  """Compiles everything that trains and measures a model for each config.
-
-  Returns:
-    The compiled steps and the compiled evaluation.
-
-  Raises:
-    RunError: If the memory is not enough.
-  """
-  return compile_training(make_many(configs, make_mesh(configs[0])))
 
 
 class Member(NamedTuple):
@@ -309,177 +227,3 @@ def summarised_many(
       summary['comparison'] = comparisons[i]
     summaries.append(summary)
   return summaries
-
-
-def numbers_of_many(
-  configs: Sequence[Config], tasks: Sequence[Task]
-) -> tuple[Numbers, Any]:
-  """Returns the numbers of the models, and along which axes they differ."""
-  task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
-  structures = [jax.tree.structure(task) for task in tasks]
-  if all(structure == structures[0] for structure in structures):
-    task, task_axes = stack_tasks(tasks)  # Tasks that differ in more have moments only.
-  optimizer = configs[0].optimizer
-  rates = [config.optimizer.learning_rate for config in configs]
-  axes = Numbers(task_axes, None if moments is None else 0)  # pyright: ignore
-  numbers = Numbers(task, moments)
-  # With such inputs one program can train at other rates and for other numbers of
-  # steps.
-  budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
-  if budgets or len({*rates}) > 1:
-    numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
-    axes = axes._replace(learning_rate=0)
-  if budgets:
-    numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
-  return numbers, axes
-
-
-def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
-  """Returns the key of one of the random streams of the seed of each config.
-
-  All random numbers are a pure function of the seed, of one of its streams, and of the
-  step.
-  """
-  return jnp.stack([stream_of(config.seed, stream) for config in configs])
-
-
-def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
-  """Returns the key of a stream: one for all configs of one seed, or one for each.
-
-  Models with the same key see the same prompts, which are then sampled once.
-  """
-  if len({config.seed for config in configs}) == 1:
-    return stream_of(configs[0].seed, stream)
-  return stream_keys(configs, stream)
-
-
-def stacked_moments(tasks: Sequence[Task]) -> theory.Moments | None:
-  """Returns the moments of tasks along a new first axis.
-
-  The result is None unless exact theory covers all tasks.
-  """
-  if not all(map(theory.covers, tasks)):
-    return None
-  all_moments = [theory.task_moments(task) for task in tasks]
-  if any(moments.feature_covariance is not None for moments in all_moments):
-    all_moments = [
-      moments._replace(feature_covariance=np.eye(moments.prior_mean.size))
-      if moments.feature_covariance is None
-      else moments
-      for moments in all_moments
-    ]
-  return jax.tree.map(lambda *leaves: np.stack(leaves), *all_moments)
-
-
-def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
-  """Returns tasks that differ in numbers as one value, and the axis of each leaf.
-
-  Numbers in which the tasks differ are stacked along a new first axis, whose axis is 0.
-  Numbers that all tasks share stay as they are, with the axis None, so that everything
-  drawn from them is drawn once.
-  """
-  leaves, (structure, *_) = zip(*map(jax.tree.flatten, tasks), strict=True)
-  joint, axes = [], []
-  for leaves_of_tasks in zip(*leaves, strict=True):
-    arrays = [np.asarray(leaf) for leaf in leaves_of_tasks]
-    is_shared = all(np.array_equal(arrays[0], array) for array in arrays)
-    joint.append(leaves_of_tasks[0] if is_shared else np.stack(arrays))
-    axes.append(None if is_shared else 0)
-  return jax.tree.unflatten(structure, joint), jax.tree.unflatten(structure, axes)
-
-
-def make_evaluation_many(
-  configs: Sequence[Config],
-  tasks: Sequence[Task],
-  graph: nnx.GraphDef,
-  statistics: bool,
-  mesh: Mesh,
-) -> Evaluation:
-  """Returns everything that measures many models, on held-out prompts of their tasks.
-
-  Nothing is compiled yet. All models have the same key of held-out prompts. Only the
-  tasks of learning rules may differ in more than numbers.
-  """
-  config, tasks = configs[0], [task.held_out() for task in tasks]
-  moments = stacked_moments(tasks)
-  key = stream_of(config.eval.seed, EVAL_STREAM)
-  sample = functools.partial(sample_all, graph, config, tasks[0], statistics)
-  groups: dict[object, list[int]] = {}  # Tasks of a group differ in numbers alone.
-  for i, task in enumerate(tasks):
-    groups.setdefault(jax.tree.structure(task), []).append(i)
-  joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
-
-  def sample_many(state: PyTree, inputs: Any) -> Sampled:
-    parts, (key, tasks, moments) = [], inputs
-    for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
-      at = np.array(members)
-      few, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (state, moments))
-      run = jax.vmap(sample, (0, (None, axis, 0)))
-      parts.append(run(few, (key, task, constants)))
-    back = np.argsort(np.concatenate([*groups.values()]))
-    return jax.tree.map(lambda *part: jnp.concatenate(part)[back], *parts)
-
-  def exact(rules: Rule | None) -> list[float] | list[None]:
-    if rules is None or moments is None:
-      return [None] * len(tasks)
-    if isinstance(rules, LearningRule):
-      return np.asarray(theory.exact_risks(rules, moments)).tolist()
-    return np.asarray(theory.exact_form_risks(rules, tasks[0])).tolist()
-
-  whole = replicated(mesh)
-  rules = jax.vmap(functools.partial(exact_rule, graph, tasks[0]))
-  return Evaluation(
-    sample=jax.jit(sample_many, out_shardings=whole),
-    rule=jax.jit(rules, out_shardings=whole),
-    exact=exact,
-    inputs=(key, [task for task, _ in joint], moments),
-    num_prompts=config.eval.num_batches * config.train.batch_size,
-    is_sampled=bool(config.eval.num_batches or config.eval.metrics),
-  )
-
-
-def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
-  """Returns the risks of each model, from the fetched result of `evaluate`."""
-  sampled, rules = fetched
-  exact = evaluation.exact(rules)
-  return [
-    risks_of(
-      jax.tree.map(lambda array, i=i: array[i], sampled),
-      exact[i],
-      evaluation.num_prompts,
-    )
-    for i in range(len(exact))
-  ]
-
-
-def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
-  """Yields the states one by one, on the mesh of the first config."""
-  shardings = shardings_of(abstract_state(configs[0], make_mesh(configs[0]))[1])
-  # NumPy has no random keys.
-  stacked = jax.tree.map(
-    lambda leaf: leaf if _is_key(leaf) else np.asarray(leaf), stacked
-  )
-  for i in range(len(configs)):
-    alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-    yield jax.device_put(alone, shardings)
-
-
-def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
-  """Returns the stacked states at step 0."""
-  all_states = []
-  for config in configs:  # To compile them together would take seconds.
-    key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
-    modules = create(config, key, weights)
-    all_states.append({name: nnx.state(module) for name, module in modules.items()})
-
-  def stack(*leaves: Any) -> Any:
-    if _is_key(leaves[0]):
-      return jnp.stack(leaves)
-    return np.stack([np.asarray(leaf) for leaf in leaves])
-
-  return jax.device_put(jax.tree.map(stack, *all_states), shardings_of(abstract))
-
-
-def _is_key(leaf: Any) -> bool:
-  """Returns whether an array holds random keys of JAX, which NumPy cannot hold."""
-  return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

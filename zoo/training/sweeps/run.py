@@ -31,7 +31,7 @@ from zoo.storage.workdir import (
 )
 from zoo.training.compilation import make_training
 from zoo.training.hooks import Hook, check_hooks
-from zoo.training.many import Member, compile_many, train_many, unstack
+from zoo.training.many import Member, train_many
 from zoo.training.run import (
   NotFiniteError,
   checked_state,
@@ -39,6 +39,7 @@ from zoo.training.run import (
   is_new,
   train,
 )
+from zoo.training.stacking import compile_many, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
   DIVERGED,
