@@ -23,7 +23,7 @@ def mean_losses(training, state=None):
     config = training.config
     measured = evaluate(config, training.evaluation, model, config.train.num_steps)
     sampled, _ = jax.device_get(measured)
-  return sampled.moments['model'][0]
+  return sampled.losses['model'][0]
 
 
 def test_every_held_out_batch_has_prompts_of_its_own():

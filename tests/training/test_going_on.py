@@ -70,6 +70,7 @@ _MAY_CHANGE = {
   'checkpoint.every_minutes': 1e-6,
   'checkpoint.keep': 7,
   'checkpoint.steps': (7, 9),
+  'eval.every': 5,
   'eval.metrics': ('size',),
   'eval.num_compared': 16,
   'mesh.heartbeat_timeout': 20,
@@ -91,7 +92,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.usefixtures('shared_programs')
 @pytest.mark.parametrize(
-  'field', mostly_slow(['train.log_every', 'checkpoint.every'], _MAY_CHANGE)
+  'field', mostly_slow(['eval.every', 'checkpoint.every'], _MAY_CHANGE)
 )
 def test_a_field_that_may_change_when_a_run_goes_on_changes_no_bit(
   tmp_path, stop_at, whole, field, monkeypatch

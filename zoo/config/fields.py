@@ -544,6 +544,7 @@ FIELDS: dict[str, Field] = {
     Count(),
     'Number of steps between evaluations on held-out prompts. The exact risk, where '
     'there is one, is computed at each log line.',
+    may_change='always',
   ),
   'eval.num_batches': Field(
     32,

@@ -39,18 +39,19 @@ Rule = LearningRule | DeepRule | Recurrence
 # Each quantity has, for each batch, the mean over the prompts and the mean square of
 # the deviations from it. The mean of the squares would lose a spread of losses that is
 # small beside their mean, since float32 has seven digits.
-SampledMoments = dict[str, tuple[Array, Array]]
+ByBatch = dict[str, tuple[Array, Array]]
 
 
 class Sampled(NamedTuple):
   """What is measured on held-out prompts, on the devices or on the host.
 
   Attributes:
-    moments: Moments of losses, as `SampledMoments`; empty if no prompts are held out.
+    losses: The mean and the spread of losses in each batch, as `ByBatch`; empty if no
+      prompts are held out.
     metrics: The numbers of registered metrics, by `METRIC/KEY`.
   """
 
-  moments: dict[str, Any]
+  losses: dict[str, Any]
   metrics: dict[str, Any]
 
 
@@ -191,14 +192,14 @@ def exact_risk_of(
 
 def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
   """Returns the risks of one model, from what was sampled, on the host."""
-  estimates, moments = {}, sampled.moments
+  estimates, losses = {}, sampled.losses
   for name in ('model', 'accuracy', 'nll'):
-    if name in moments:
-      means, deviations = moments[name]
+    if name in losses:
+      means, deviations = losses[name]
       estimates[name] = estimate_of_batches(means, deviations, num_prompts)
   curve = None
-  if 'curve' in moments:
-    curve = np.mean(np.asarray(moments['curve'][0], np.float64), axis=0).tolist()
+  if 'curve' in losses:
+    curve = np.mean(np.asarray(losses['curve'][0], np.float64), axis=0).tolist()
   return Risks(
     exact=exact,
     sampled=estimates.get('model'),
@@ -244,16 +245,16 @@ def sample_all(
   state: PyTree,
   inputs: Inputs,
 ) -> Sampled:
-  """Returns the moments of a model's losses, and its registered metrics.
+  """Returns a model's losses in each held-out batch, and its registered metrics.
 
   Metrics get the `task` itself, whose baselines need its numbers. The task among the
   inputs has arguments of the program in their place.
   """
-  moments = {}
+  losses = {}
   if config.eval.num_batches:
-    moments = sample_errors(graph, config, statistics, state, inputs)
+    losses = sample_errors(graph, config, statistics, state, inputs)
   key, _, _ = inputs
-  return Sampled(moments, own_metrics(graph, config, task, key, state))
+  return Sampled(losses, own_metrics(graph, config, task, key, state))
 
 
 def own_metrics(
@@ -287,11 +288,11 @@ def own_metrics(
 
 def sample_errors(
   graph: nnx.GraphDef, config: Config, statistics: bool, state: PyTree, inputs: Inputs
-) -> SampledMoments:
-  """Returns the moments of a model's losses on each batch of held-out prompts."""
+) -> ByBatch:
+  """Returns the mean and the spread of a model's losses on each held-out batch."""
   key, task, moments = inputs
 
-  def measure(index: Array) -> SampledMoments:
+  def measure(index: Array) -> ByBatch:
     # `lax.map` traces this function anew. A transform of NNX in the call of a model
     # takes only variables of its own trace, so that a copy is made here.
     model = nnx.merge(graph, state, copy=True)
