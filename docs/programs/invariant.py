@@ -36,7 +36,7 @@ class InvariantNetwork(NamedTuple):
 
   first: Float[np.ndarray, '2 2']  # [[u, v], [w, z]]
   second: Float[np.ndarray, ' 2']  # [w, z]
-  readout: float  # κ
+  readout: float  # ρ
 
 
 class InvariantOptimum(NamedTuple):
@@ -130,7 +130,7 @@ def _starts(task: LinearRegression) -> Iterator[Float[np.ndarray, ' p']]:
 def _learned(weights: Sequence[Any]) -> _Sum:
   """The weights that a network learns in context, minus w*: a vector.
 
-  `κ [w r + w' (I + uS) r' + z' w q' r]` with w' and z' of the second layer, and r' and
+  `ρ [w r + w' (I + uS) r' + z' w q' r]` with w' and z' of the second layer, and r' and
   q' the entries of `T G Tᵀ`.
   """
   u, v, w, z, second_w, second_z, readout = weights

@@ -24,7 +24,7 @@ class DeepRule(NamedTuple):
   Attributes:
     steps: c of each layer, `[l]`; it is < 0 for gradient descent.
     preconditions: b of each layer, `[l]`.
-    readout: κ, the factor of the query's last label.
+    readout: ρ, the factor of the query's last label.
     feature_readout: The weights of the query's last features, `[d]`.
     start: The weights of the guess of the query's label, `[d]`.
     offset: The offset of that guess.

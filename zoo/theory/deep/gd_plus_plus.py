@@ -32,7 +32,7 @@ class GDPlusPlus(NamedTuple):
   Attributes:
     steps: c of each layer, `[L]`; it is < 0 for gradient descent.
     preconditions: b of each layer but the last, `[L − 1]`.
-    readout: κ.
+    readout: ρ.
   """
 
   steps: Float[np.ndarray, ' l']
@@ -161,7 +161,7 @@ def gd_plus_plus_optimum(
   """
   task = require_covered(task)
   num_layers = check_count('num_layers', num_layers)
-  kappa = -1.0 if readout is None else check_number('readout', readout)
+  factor = -1.0 if readout is None else check_number('readout', readout)
   terms = degree(num_layers) if preconditioned else num_layers
   lower = polynomial_optimum(task, terms).risk
 
@@ -171,7 +171,7 @@ def gd_plus_plus_optimum(
   spectra = [spectrum_of(task, size) for size in range(1, num_layers + 1)]
   kept: list[Point] = []
   for size, spectrum in enumerate(spectra, start=1):
-    starts = _starts(spectrum, best_schedule(task, size), kappa, kept)
+    starts = _starts(spectrum, best_schedule(task, size), factor, kept)
     if not preconditioned:
       starts = [start * changes(size, True) for start in starts]
     ends = _descend(spectrum, starts, changes(size, False))
@@ -249,7 +249,7 @@ def _residuals(
 ) -> Float[AnyArray, ' r']:
   """Returns numbers whose squares sum to the risk, in NumPy or JAX like the weights.
 
-  The learned weights are `κ χ_L(S) r` with `Ψ = 1 + s χ`, which avoids a division by s.
+  The learned weights are `ρ χ_L(S) r` with `Ψ = 1 + s χ`, which avoids a division by s.
   """
   s, size = spectrum.points, len(point) // 2
   _, chi = recursion(point[:size], point[size:-1], s, np.ones_like(s))

@@ -238,7 +238,7 @@ def _losses(
   # for both signs.
   s_ndd = jnp.einsum('nmi,nmj->nij', z_nmd, z_nmd) / context_length
   r_nd = jnp.einsum('nmi,nm->ni', z_nmd, odd_nm) / context_length
-  # The control variate learns the weights w* + κ χ_L(S) r.
+  # The control variate learns the weights w* + ρ χ_L(S) r.
   control = _nearest(model, law)
   identity = jnp.broadcast_to(jnp.eye(s_ndd.shape[-1])[None], s_ndd.shape)
   steps, preconditions = control.steps, control.preconditions
