@@ -62,8 +62,8 @@ _LOSS = flags.DEFINE_enum(
   'loss',
   'risk',
   ['risk', 'training'],
-  'What is plotted against steps or operations: the risk on held-out prompts, or the '
-  'training loss.',
+  'What is plotted against steps or operations: the risk, exact if it is known for all '
+  'runs and else on held-out prompts, or the training loss.',
 )
 _METRIC = flags.DEFINE_string(
   'metric',

@@ -38,6 +38,7 @@ from zoo.measure.calibration import (
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
+  HalfWidth,
   estimate,
   estimate_of_few,
   ratio,
@@ -64,9 +65,9 @@ class NumberScores(NamedTuple):
   """
 
   method: str
-  r2: Estimate
-  rmse: Estimate
-  nll: Estimate | None
+  r2: HalfWidth
+  rmse: HalfWidth
+  nll: HalfWidth | None
 
 
 class ClassScores(NamedTuple):
@@ -80,9 +81,9 @@ class ClassScores(NamedTuple):
   """
 
   method: str
-  accuracy: Estimate
-  log_loss: Estimate
-  auc: Estimate | None
+  accuracy: HalfWidth
+  log_loss: HalfWidth
+  auc: HalfWidth | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,7 +382,7 @@ def _pit_histogram(bins: Float[np.ndarray, 's n']) -> PitHistogram:
   shares = bins / bins.sum(axis=1, keepdims=True)
   edges = np.arange(_NUM_BINS + 1) / _NUM_BINS
   found = tuple(
-    PitBin(float(edges[i]), float(edges[i + 1]), estimate(shares[:, i]))
+    PitBin(float(edges[i]), float(edges[i + 1]), HalfWidth(*estimate(shares[:, i])))
     for i in range(_NUM_BINS)
   )
   p_value = float(stats.chisquare(bins.mean(axis=0)).pvalue)

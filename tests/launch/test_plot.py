@@ -25,6 +25,7 @@ from zoo.reports.style import (
   colours_of,
   drawing_of,
 )
+from zoo.training.records import read_lines
 from zoo.training.run_labels import excess_in_training
 from zoo.training.run_plots import (
   _read_comparison,
@@ -176,7 +177,7 @@ def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, r
 def test_a_line_with_an_unknown_value_is_whole(run):
   lines = [line(4), line(8, eval_risk=None, curve=[None, 2.0]), line(12, loss=None)]
   write_lines(run, lines)
-  assert logged(run, 'exact_risk')[0] == [4, 8, 12]
+  assert logged(read_lines(run), 'exact_risk')[0] == [4, 8, 12]
   (run / 'summary.json').unlink()
   curve = _read_comparison(run)['model']
   assert (curve['num_examples'], curve['mean']) == ([0, 1], [None, 2.0])

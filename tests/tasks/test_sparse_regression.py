@@ -1,5 +1,6 @@
 """Regression with few weights: its prompts, and Bayes and the lasso on them."""
 
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -144,6 +145,38 @@ def test_the_lasso_is_that_of_another_library(penalty):
       # The promise, and as much again for float32 and for the other's end.
       gap = objective(fitted[i], x_k, y_k) - least
       assert abs(gap) < 2e-5 * np.mean(y_k**2)
+
+
+@pytest.mark.parametrize(
+  ('num_nonzero', 'x', 'y', 'expected'),
+  [
+    # Only the first support can give the label 1.
+    (1, [[1.0, 0.0, 0.0]], [1.0], 1.0),
+    # Labels on two axes: both weights are 1 on the one support that fits.
+    (2, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [1.0, 1.0], 1.0),
+    # The second example repeats the first.
+    (2, [[0.3, 0.7, 1.1], [0.9, 2.1, 3.3]], [0.37, 1.11], 0.10757),
+  ],
+)
+def test_examples_that_depend_on_each_other_count_once(num_nonzero, x, y, expected):
+  with jax.enable_x64(True):
+    examples = Examples(*map(np.array, (x, y, [True] * len(x), [1.0, 0.0, 0.0])))
+    found = sparse.SparseBayes(3, num_nonzero, 0.0).predict(examples)
+    # The limit of small noise, by its definition. The error is of the order of σ².
+    x_query = np.array([1.0, 0.0, 0.0])
+    limit = _posterior_mean(np.array(x), np.array(y), x_query, num_nonzero, 1e-4)
+  np.testing.assert_allclose([float(found), limit], expected, atol=1e-4)
+
+
+def test_bayes_has_gradients_with_and_without_noise():
+  prompt = jax.tree.map(lambda array: array[:2], _drawn(0.5))
+  for std in (0.0, 0.5):
+
+    def loss(x, std=std):
+      bayes = sparse.SparseBayes(5, 2, std)
+      return bayes.predictions(dataclasses.replace(prompt, x=x)).sum()
+
+    assert np.isfinite(jax.grad(loss)(jnp.asarray(prompt.x, jnp.float32))).all()
 
 
 def test_there_is_no_bayes_where_there_are_too_many_supports():

@@ -212,9 +212,9 @@ def check_count(
 
 def check_truth(name: str, value: object) -> bool:
   """Returns a value that is True or False; else raises UserError."""
-  if not isinstance(value, bool):
+  if not isinstance(value, bool | np.bool_):
     raise UserError(f'{name} is {_shown(value)}; it must be True or False')
-  return value
+  return bool(value)
 
 
 def check_number(

@@ -155,12 +155,14 @@ def checked_prompt(
 
   Raises:
     UserError: If the object is not a Prompt, if an array of it does not hold numbers or
-      has a wrong shape, if the number of features is another, or if labels are one-hot
-      and the user predicts numbers alone.
+      has a wrong shape, if the number of features is another, or if labels have several
+      entries and the user predicts numbers alone.
   """
   if not isinstance(prompt, Prompt):
     raise UserError(f'the prompt is a {type(prompt).__name__}; it must be a zoo.Prompt')
-  for name in 'x', 'y', 'x_query', 'y_query':
+  names = ['x', 'y', 'x_query', 'y_query']
+  names += [] if prompt.context_targets is None else ['context_targets']
+  for name in names:
     array: object = vars(prompt)[name]
     if not isinstance(array, jax.Array | np.ndarray):
       what = f'a {type(array).__name__}'
@@ -185,17 +187,15 @@ def checked_prompt(
       )
   if num_features not in (None, d):
     raise UserError(f'the {user} is for {num_features} features; the prompt has {d}')
-  if of_numbers and labels:
+  if of_numbers and labels and labels[0] > 1:
     raise UserError(
-      f'the {user} predicts numbers, and prompt.y has shape {prompt.y.shape}, so that '
-      f'its labels are one of {labels[0]} classes; models with the argument '
-      'num_outputs, such as a transformer, predict classes'
+      f'the {user} predicts one number, and prompt.y has shape {prompt.y.shape}: each '
+      f'label has {labels[0]} entries, as those of classes have; models with the '
+      'argument num_outputs, such as a transformer, predict them'
     )
-  names = 'x', 'y', 'x_query', 'y_query', 'context_targets'
   whole = {
     name: jnp.asarray(array, float)
     for name in names
-    if (array := vars(prompt)[name]) is not None
-    and not jnp.issubdtype(array.dtype, jnp.floating)
+    if not jnp.issubdtype((array := vars(prompt)[name]).dtype, jnp.floating)
   }
   return dataclasses.replace(prompt, **whole) if whole else prompt

@@ -400,7 +400,7 @@ class Ridge(Estimator, Describing):
       then gives the distribution of labels. None for any other estimator.
 
   Raises:
-    UserError: If the penalty is not a finite number ≥ 0.
+    UserError: If the penalty is a number below 0.
 
   Example:
     >>> model = zoo.estimators.Ridge(penalty=0.25, prior_std=1.0)
@@ -419,7 +419,7 @@ class Ridge(Estimator, Describing):
   def __post_init__(self):
     super().__post_init__()
     # JAX also makes an object whose leaves are arrays or placeholders.
-    if isinstance(self.penalty, int | float | str):
+    if isinstance(self.penalty, int | float) and self.penalty < 0:
       check_number('penalty', self.penalty, minimum=0.0)
 
   @property

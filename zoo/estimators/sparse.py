@@ -146,30 +146,43 @@ def _interpolation(
   the rows of Q are orthonormal, and with L a = y, the weights of least norm are Qᵀ a,
   the log density is −|a|²/2 − log|L|, and the label of the query varies by the part of
   its features that is orthogonal to Q. Q comes from modified Gram–Schmidt.
+
+  An example whose features depend on those of earlier ones adds no row to Q. A support
+  on which it contradicts their labels is impossible.
   """
   n, s = supports.shape
   rows = [x[i][supports.T] for i in range(min(len(x), s))]  # [s, n] for each example
   labels = [jnp.broadcast_to(label, n) for label in y]
+  rounding = 1e3 * float(jnp.finfo(x.dtype).eps)
+  # Squares of less than this part of the original ones are rounding errors.
+  least = [rounding**2 * jnp.sum(row * row, axis=0) for row in rows]
+  largest = jnp.max(jnp.abs(y), initial=0)
   query = x_query[supports.T]
-  log_evidence = prediction = jnp.zeros(n, x.dtype)
+  log_evidence = prediction = rank = jnp.zeros(n, x.dtype)
   for i, row in enumerate(rows):
-    # An example that is not seen is 0, and one whose features are 0 says nothing.
-    norm = jnp.sqrt(jnp.sum(row * row, axis=0))
-    is_known = norm > 0
-    norm = jnp.where(is_known, norm, 1)
-    direction, coordinate = row / norm[None], jnp.where(is_known, labels[i], 0) / norm
-    log_evidence = log_evidence - coordinate * coordinate / 2 - jnp.log(norm)
+    square = jnp.sum(row * row, axis=0)
+    is_new = square > least[i]  # An example that is not seen is 0.
+    norm = jnp.sqrt(jnp.where(is_new, square, 1))
+    direction = jnp.where(is_new, row, 0) / norm[None]
+    coordinate = jnp.where(is_new, labels[i], 0) / norm
+    contradicts = ~is_new & seen[i] & (jnp.abs(labels[i]) > rounding * largest)
+    gain = -coordinate * coordinate / 2 - jnp.log(norm)
+    log_evidence = log_evidence + jnp.where(contradicts, -jnp.inf, gain)
     along = jnp.sum(direction * query, axis=0)
     query = query - along[None] * direction
     prediction = prediction + coordinate * along
+    rank = rank + is_new
     for j in range(i + 1, len(rows)):
       along = jnp.sum(direction * rows[j], axis=0)
       rows[j] = rows[j] - along[None] * direction
       labels[j] = labels[j] - along * coordinate
-  std = jnp.sqrt(jnp.sum(query * query, axis=0))
-  # As many examples as weights determine the label; what is left of the query is
-  # rounding.
-  return log_evidence, prediction, jnp.where(jnp.sum(seen) < s, std, 0)
+  # If no support is possible, all are as likely as each other.
+  log_evidence = jnp.where(jnp.all(jnp.isinf(log_evidence)), 0, log_evidence)
+  # As many independent examples as weights determine the label; what is left of the
+  # query is rounding.
+  left = jnp.where(rank < s, jnp.sum(query * query, axis=0), 0)
+  std = jnp.where(left > 0, jnp.sqrt(jnp.where(left > 0, left, 1)), 0)
+  return log_evidence, prediction, std
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -35,10 +35,9 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
       `gcs` is missing.
     RunError: If the bucket cannot be reached.
   """
-  _check_is_path(path)
-  if not is_url(path):
-    return user_path(path)
-  return gcs().bucket_path(os.fspath(path))
+  if isinstance(path, str | os.PathLike) and is_url(path):
+    return gcs().bucket_path(os.fspath(path))
+  return user_path(path)
 
 
 def gcs() -> Any:
@@ -55,12 +54,6 @@ def gcs() -> Any:
   return gcs
 
 
-def _check_is_path(path: object) -> None:
-  """Raises UserError unless an object is the name of a folder or a file."""
-  if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-    raise UserError(f'the path is {path!r}; it must be the name of a folder or a file')
-
-
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """Returns a path with `~` or `~user` expanded.
 
@@ -69,7 +62,8 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
       a zero byte or is too long for any disk, or if the path is a URL such as
       s3://bucket/run.
   """
-  _check_is_path(path)
+  if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    raise UserError(f'the path is {path!r}; it must be the name of a folder or a file')
   # A Path has dropped one of the slashes. A drive of Windows has one letter.
   if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
     raise UserError(

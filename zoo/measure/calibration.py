@@ -36,6 +36,7 @@ from zoo.measure.predictive import (
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
+  HalfWidth,
   difference,
   estimate,
   estimate_of_share,
@@ -360,7 +361,7 @@ class PitBin(NamedTuple):
 
   low: float
   high: float
-  share: Estimate
+  share: HalfWidth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,14 +388,12 @@ class PitHistogram(Tabular):
     """The bins, as a table."""
     return Rows(self.bins)
 
-  def __str__(self) -> str:
-    return (
-      f'{self.rows}\n'
-      f'all shares are equal: p = {self.p_value:.3g} (chi-squared), '
-      f'{self.num_prompts} labels'
-    )
+  @property
+  def footer(self) -> str:
+    """The result of the test."""
+    return f'all shares are equal: p = {self.p_value:.3g} (chi-squared)'
 
-  __repr__ = __str__
+  __repr__ = Tabular.__str__
 
 
 class ConfidenceBin(NamedTuple):
@@ -416,7 +415,7 @@ class ConfidenceBin(NamedTuple):
   high: float
   num_prompts: int
   confidence: float
-  accuracy: Estimate | None
+  accuracy: HalfWidth | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,14 +448,15 @@ class Reliability(Tabular):
     """The bins that hold a prediction, as a table."""
     return Rows(each for each in self.bins if each.num_prompts)
 
-  def __str__(self) -> str:
+  @property
+  def footer(self) -> str:
+    """The error, and that of a calibrated predictor."""
     return (
-      f'{self.rows}\n'
       f'expected calibration error {self.ece.mean:.3g}; of a calibrated predictor at '
-      f'most {self.null:.3g} (95 %), {self.num_prompts} labels'
+      f'most {self.null:.3g} (95 %)'
     )
 
-  __repr__ = __str__
+  __repr__ = Tabular.__str__
 
 
 def calibration(

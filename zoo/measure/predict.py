@@ -172,7 +172,7 @@ def predict(
     >>> zoo.predict(bayes, prompt, num_examples=[0, 2, 4]).shape
     (3,)
   """
-  prompt = checked_prompt(prompt)
+  checked_prompt(prompt)
   b, c = prompt.x.shape[:2]
   if num_examples is None:
     return np.asarray(run_once(at_query, [predictor], prompt)[0])

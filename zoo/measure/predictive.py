@@ -57,7 +57,7 @@ def distribution(
     >>> label.std.shape
     (3,)
   """
-  prompt = checked_prompt(prompt)
+  checked_prompt(prompt)
   check_predictor(predictor)
   require_task(task)
   return run_once(_distribution, [predictor], prompt, fresh(task))

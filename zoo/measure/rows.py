@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import numbers
 import os
 from collections.abc import Iterable, Sequence
@@ -132,6 +133,8 @@ class Rows(list[_Row]):
 @runtime_checkable
 class _HasRows(Protocol):
   @property
+  def footer(self) -> str: ...
+  @property
   def rows(self) -> Rows[Any]: ...
 
 
@@ -139,8 +142,11 @@ class Tabular:
   """The base class of results that have `rows`.
 
   Such a result prints as a table of its rows, and has the methods `records`, `to_frame`
-  and `to_csv` of `Rows`.
+  and `to_csv` of `Rows`. A subclass may have a `footer`, a line that is printed below
+  the table.
   """
+
+  footer = ''
 
   def records(self: _HasRows) -> list[dict[str, Cell]]:
     """Returns the rows as dictionaries; an estimate has two entries."""
@@ -166,7 +172,7 @@ class Tabular:
     self.rows.to_csv(path)
 
   def __str__(self: _HasRows) -> str:
-    return str(self.rows)
+    return f'{self.rows}\n{self.footer}' if self.footer else str(self.rows)
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
@@ -180,10 +186,12 @@ def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
   names = getattr(first, '_fields', None) or [
     field.name for field in dataclasses.fields(first)
   ]
+  annotations = inspect.get_annotations(type(first))
   columns: dict[str, str | None] = {}
   for name in names:
     values = [getattr(row, name) for row in rows]
-    if any(isinstance(value, HalfWidth) for value in values):
+    # The class says which columns there are, whatever the values of these rows.
+    if HalfWidth.__name__ in str(annotations.get(name)):
       columns[name] = 'half'
     elif any(isinstance(value, Estimate) for value in values):
       columns[name] = 'stderr'

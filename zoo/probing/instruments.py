@@ -31,7 +31,7 @@ from zoo.core.errors import (
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, Estimate, estimate_of_share
+from zoo.measure.statistics import LEVEL, Estimate, HalfWidth, estimate_of_share
 
 # An instrument may return, for a property, a mean with its standard error, a number
 # without error, or None where the property is not defined.
@@ -102,7 +102,7 @@ class Checked(NamedTuple):
   kind: str
   model: str
   name: str
-  reading: Estimate | None
+  reading: Estimate | HalfWidth | None
   low: float
   high: float
   is_right: bool

@@ -88,6 +88,8 @@ def head_limited_risk(
   Raises:
     UserError: If the theory does not cover the task, or an argument is out of its
       range.
+    RuntimeError: If the search ends below the lower bound, which a mistake in this
+      library would cause.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(

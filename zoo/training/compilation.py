@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from zoo.config.building import Config, build_task
 from zoo.config.curricula import has_curriculum, log_unended
@@ -90,7 +90,16 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     model = nnx.merge(graphs['model'], asked['model'])
     statistics = uses_statistics(config, model, task)
     in_shape = stays_in_shape(config, mesh, abstract)
-    step = make_step(config, task, mesh, graphs, asked, abstract, statistics, in_shape)
+    step = bound_step(
+      config=config,
+      task=task,
+      mesh=mesh,
+      graphs=graphs,
+      asked=asked['model'],
+      weights=abstract['model'],
+      statistics=statistics,
+      in_shape=in_shape,
+    )
   graph = graphs['model']
   return Training(
     config=config,
@@ -107,34 +116,35 @@ def make_training(config: Config, mesh: Mesh) -> Training:
   )
 
 
-def make_step(
+def bound_step(
+  *,
   config: Config,
   task: Task,
   mesh: Mesh,
   graphs: State,
-  asked: State,
-  abstract: State,
+  asked: PyTree,
+  weights: PyTree,
   statistics: bool,
   in_shape: bool,
 ) -> Step:
-  """Returns the step of one model, as `train_step` describes it.
+  """Returns the step of one model: `train_step` with all that does not change.
 
   Args:
     config: The config of the model.
     task: The task of the config.
     mesh: The mesh.
     graphs: The graphs of the model and the optimizer.
-    asked: The abstract state of one model, with the shardings that its layers ask for.
-    abstract: The abstract state of all models that the program trains.
+    asked: The abstract model, with the shardings that its layers ask for.
+    weights: The abstract arrays of all models that the program trains.
     statistics: Whether the model takes sufficient statistics of prompts.
     in_shape: Whether the optimizer computes with arrays in their own shapes.
   """
-  lanes = 1 if statistics else num_lanes(config, task, mesh, abstract['model'])
+  lanes = 1 if statistics else num_lanes(config, task, mesh, weights)
   return functools.partial(
     train_step,
     config=config,
     graphs=graphs,
-    asked=asked['model'],
+    asked=asked,
     objective=make_objective(config, task, statistics, lanes),
     in_shape=in_shape,
   )

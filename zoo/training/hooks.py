@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -116,15 +116,17 @@ class Hook:
     """
 
 
-def check_hooks(hooks: object) -> None:
-  """Raises UserError unless the hooks of a caller are a list of hooks."""
-  if not isinstance(hooks, Sequence) or isinstance(hooks, str):
+def checked_hooks(hooks: object) -> tuple[Hook, ...]:
+  """Returns the hooks of a caller; raises UserError unless they are a list of hooks."""
+  if not isinstance(hooks, Iterable) or isinstance(hooks, str):
     raise UserError(
       f'hooks is a {type(hooks).__name__}; it must be a list of hooks, such as '
       '[MyHook()]'
     )
-  for hook in hooks:
+  every = tuple(hooks)
+  for hook in every:
     check_object('a hook', hook, Hook, 'its class must be a subclass of zoo.Hook')
+  return every
 
 
 def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:

@@ -47,7 +47,7 @@ from zoo.storage.workdir import occupied, open_workdir
 from zoo.training.against_baselines import compare_with_baselines
 from zoo.training.compilation import Training, compile_training, make_training
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
-from zoo.training.hooks import Event, Hook, check_hooks, record
+from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.summary import (
@@ -198,7 +198,7 @@ def events_of(
     An event for each logged step; the last one has the summary.
   """  # noqa: DOC501 (it raises what `train` and `training_run` list)
   config, workdir = validate_everywhere(config, workdir)
-  check_hooks(hooks)
+  hooks = checked_hooks(hooks)
   new = processes.run_on_main(functools.partial(is_new, workdir))
   training, initial = prepare_new(config) if new else (None, None)
   summary = None

@@ -1,6 +1,7 @@
 """Plots of runs: the loss by step, by operations, and by number of examples."""
 
 import itertools
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -75,12 +76,14 @@ def plot_risk(
   folders = _folders(workdirs)
   configs = {folder: config_of(folder) for folder in folders}
   loss = check_losses(configs, training)
-  kind = '' if training else _kind_of_risk(folders)
+  logs = {folder: read_lines(folder) for folder in folders}
+  kind = '' if training else _kind_of_risk(logs)
   labels, shown = labels_of(configs), []
   for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     scale = _operations_per_step(folder) if operations else 1.0
     config = configs[folder]
-    shown += _curves_of(folder, config, labels[folder], colour, scale, kind)
+    log = logs[folder]
+    shown += _curves_of(folder, config, log, labels[folder], colour, scale, kind)
   titles = ['numbers are those at the end'] if len(folders) > 1 else []
   if not (training and any(map(trained_at, configs.values()))):
     references, below = _references(configs, labels, shown, training)
@@ -124,9 +127,10 @@ def plot_metric(
   labels, shown = labels_of({folder: config_of(folder) for folder in folders}), []
   for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     scale = _operations_per_step(folder) if operations else 1.0
+    log = read_lines(folder)
     known = {
       entry
-      for line in read_lines(folder)
+      for line in log
       for entry, value in line.items()
       if isinstance(value, int | float)
     }
@@ -134,7 +138,7 @@ def plot_metric(
       raise UserError(
         f'{folder} has logged no number {name!r}; it has {", ".join(sorted(known))}'
       )
-    steps, values = logged(folder, name)
+    steps, values, _ = logged(log, name)
     text = f'{labels[folder]}: {values[-1]:.3f}'
     shown.append(series(text, 'curve', colour, np.multiply(scale, steps), values))
   title = 'numbers are those at the end' if len(folders) > 1 else ''
@@ -146,40 +150,44 @@ def _folders(
   workdirs: str | pathlib.Path | Sequence[str | pathlib.Path],
 ) -> list[pathlib.Path]:
   """Returns the folders of runs; raises UserError if there are none."""
-  if isinstance(workdirs, str | pathlib.Path):
+  if isinstance(workdirs, str | os.PathLike):
     workdirs = [workdirs]
   if not workdirs:
     raise UserError('workdirs is empty; it must be a list of the folders of runs')
   return [workdir_path(workdir) for workdir in workdirs]
 
 
-def _kind_of_risk(folders: Sequence[pathlib.Path]) -> str:
+# The lines of the log of a run.
+_Log = list[dict[str, Any]]
+
+
+def _kind_of_risk(logs: Mapping[pathlib.Path, _Log]) -> str:
   """Returns the risk that all runs have logged: `exact_risk`, else `eval_risk`.
 
   Raises:
     UserError: If a run has logged no risk, or if they have none in common.
   """
-  logs = {
-    kind: {folder for folder in folders if logged(folder, kind)[0]}
+  having = {
+    kind: {folder for folder, log in logs.items() if logged(log, kind)[0]}
     for kind in ('exact_risk', 'eval_risk')
   }
-  for kind, having in logs.items():
-    if having >= {*folders}:
+  for kind, folders in having.items():
+    if folders == {*logs}:
       return kind
-  for folder in folders:
-    if folder not in logs['exact_risk'] | logs['eval_risk']:
-      raise UserError(f'{folder} has logged no risk yet{_why_no_risk(folder)}')
-  (first, *_) = logs['exact_risk'] - logs['eval_risk']
-  (other, *_) = logs['eval_risk'] - logs['exact_risk']
+  for folder, log in logs.items():
+    if folder not in having['exact_risk'] | having['eval_risk']:
+      raise UserError(f'{folder} has logged no risk yet{_why_no_risk(log)}')
+  (first, *_) = having['exact_risk'] - having['eval_risk']
+  (other, *_) = having['eval_risk'] - having['exact_risk']
   raise UserError(
     f'{first} has no risk on held-out prompts, and {other} has no exact one, so that '
     'they cannot be compared; train the first with eval.num_batches > 0'
   )
 
 
-def _why_no_risk(folder: pathlib.Path) -> str:
+def _why_no_risk(log: _Log) -> str:
   """Returns what is known of a run without a risk, and what helps, in words."""
-  if any(line.get('loss') is None for line in read_lines(folder)):
+  if any(line.get('loss') is None for line in log):
     return ': its loss was not finite; try a smaller learning rate'
   return '; train it further first'
 
@@ -187,6 +195,7 @@ def _why_no_risk(folder: pathlib.Path) -> str:
 def _curves_of(
   folder: pathlib.Path,
   config: Config,
+  log: _Log,
   label: str,
   colour: str,
   scale: float,
@@ -199,6 +208,7 @@ def _curves_of(
   Args:
     folder: The folder of the run.
     config: Its config.
+    log: The lines of its log.
     label: Its name in the legend.
     colour: Its colour.
     scale: What a step counts on the axis.
@@ -208,8 +218,7 @@ def _curves_of(
     UserError: If the training loss is asked for, and the run has logged none.
   """
   if kind:
-    steps, risks = logged(folder, kind)
-    halves = _halves(folder, kind)
+    steps, risks, halves = logged(log, kind)
     end = f' ± {halves[-1]:.2g}' if halves[-1] else ''
     yield Series(
       f'{label}: {risks[-1]:.3f}{end}',
@@ -223,7 +232,7 @@ def _curves_of(
     )
     if len(steps) > 1 or not trains_loss_of_task(config):
       return
-  steps, losses = logged(folder, 'loss')
+  steps, losses, _ = logged(log, 'loss')
   if not steps:
     raise UserError(f'{folder} has logged no training loss yet; train it further first')
   name = f'{label}: {losses[-1]:.3f}'
@@ -507,21 +516,19 @@ def _not_shown(num_lost: int) -> str:
   return f'{num_lost} {points} not shown' * bool(num_lost)
 
 
-def _halves(folder: pathlib.Path, kind: str) -> list[float]:
-  """Returns half of the 95 % interval of each risk that a run has logged.
+def logged(log: _Log, field: str) -> tuple[list[int], list[float], list[float]]:
+  """Returns the steps that have a field in the log of a run, and its values there.
 
-  It is 0 for exact risks, and where a run of an older version has logged no error.
+  The third list has half of the 95 % interval of each value. It is 0 where the log has
+  no standard error: for exact numbers, and in runs of older versions.
   """
-  lines = [line for line in read_lines(folder) if line.get(kind) is not None]
-  return [half_of(line.get(f'{kind}_stderr')) or 0.0 for line in lines]
-
-
-def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
-  """Returns the steps that have a field in the log of a run, and its values there."""
-  lines = read_lines(workdir)
-  found = [line for line in lines if line.get(field) is not None]
-  pairs = [(line['step'], line[field]) for line in found]
-  return [step for step, _ in pairs], [value for _, value in pairs]
+  lines = [line for line in log if line.get(field) is not None]
+  errors = [line.get(f'{field}_stderr') for line in lines]
+  return (
+    [line['step'] for line in lines],
+    [line[field] for line in lines],
+    [half_of(error) or 0.0 for error in errors],
+  )
 
 
 def plot_examples(

@@ -34,7 +34,7 @@ from zoo.config.sharding import (
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
-from zoo.training.compilation import Training, compile_training, make_step
+from zoo.training.compilation import Training, bound_step, compile_training
 from zoo.training.evaluation import (
   Evaluation,
   Fetched,
@@ -68,8 +68,15 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     model = nnx.merge(graphs['model'], alone['model'])
     statistics = uses_statistics(config, model, tasks[0], len(configs))
     in_shape = stays_in_shape(config, mesh, abstract)
-    step = make_step(
-      config, tasks[0], mesh, graphs, alone, abstract, statistics, in_shape
+    step = bound_step(
+      config=config,
+      task=tasks[0],
+      mesh=mesh,
+      graphs=graphs,
+      asked=alone['model'],
+      weights=abstract['model'],
+      statistics=statistics,
+      in_shape=in_shape,
     )
     numbers, axes = numbers_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))

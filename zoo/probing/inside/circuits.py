@@ -22,6 +22,7 @@ from zoo.measure.predict import Programs
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
+  HalfWidth,
   above_zero,
   difference,
   estimate,
@@ -115,7 +116,7 @@ class CurvePoint(NamedTuple):
 
   num_edges: int
   recovered: Estimate
-  random: Estimate
+  random: HalfWidth
   largest_random: Estimate
 
 
@@ -145,7 +146,7 @@ class Circuit(Tabular):
   edges: list[Edge]
   curve: list[CurvePoint]
   recovered: Estimate
-  random: Estimate
+  random: HalfWidth
   largest_random: Estimate
   without: Estimate
   clean: Estimate

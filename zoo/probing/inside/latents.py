@@ -21,7 +21,14 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
 from zoo.measure.rows import Rows
-from zoo.measure.statistics import Estimate, one_more, ratio, welch_p_value
+from zoo.measure.statistics import (
+  Z_95,
+  Estimate,
+  HalfWidth,
+  one_more,
+  ratio,
+  welch_p_value,
+)
 from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
@@ -54,9 +61,9 @@ class LatentScore(NamedTuple):
     target: The name of the target.
     r2: R² of the model.
     permuted: R² with the targets of other prompts, a control.
-    untrained: R² of untrained models at this site. Its standard error is that of
-      predicting one more untrained model. None if no untrained models were given, and
-      for the prompt itself.
+    untrained: R² of untrained models at this site. Its ± is half of the interval that
+      contains the R² of one more untrained model. None if no untrained models were
+      given, and for the prompt itself.
     above_untrained: `r2` minus the R² that one more untrained model would have on the
       same prompts. None in the same two cases.
     p_value: The one-sided p value that `above_untrained` is at most 0, by Welch's t
@@ -69,8 +76,8 @@ class LatentScore(NamedTuple):
   target: str
   r2: Estimate
   permuted: Estimate
-  untrained: Estimate | None = None
-  above_untrained: Estimate | None = None
+  untrained: HalfWidth | None = None
+  above_untrained: HalfWidth | None = None
   p_value: float | None = None
 
 
@@ -311,7 +318,7 @@ def _beside_untrained(
   of_untrained = [1 - ratio(other, whole).mean for other in errors]
   control, n = one_more(of_untrained), len(errors)
   gap = ratio(np.mean(errors, axis=0) - error, whole)
-  above = Estimate(gap.mean, math.hypot(gap.stderr, control.stderr))
+  above = HalfWidth(gap.mean, math.hypot(gap.half, control.half) / Z_95)
   spread = float(np.var(of_untrained, ddof=1)) * (1 + 1 / n)  # of one more model
   parts = [(gap.stderr**2, len(error) - 1), (spread, n - 1)]
   p_value = welch_p_value(gap.mean, parts)

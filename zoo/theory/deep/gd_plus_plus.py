@@ -149,6 +149,8 @@ def gd_plus_plus_optimum(
   Raises:
     UserError: If the theory does not cover the task or its feature covariance, or an
       argument is out of its range.
+    RuntimeError: If the search ends below the lower bound, which a mistake in this
+      library would cause.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)

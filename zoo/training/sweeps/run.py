@@ -30,7 +30,7 @@ from zoo.storage.workdir import (
   open_workdir,
 )
 from zoo.training.compilation import make_training
-from zoo.training.hooks import Hook, check_hooks
+from zoo.training.hooks import Hook, checked_hooks
 from zoo.training.many import Member, train_many
 from zoo.training.run import (
   NotFiniteError,
@@ -118,7 +118,7 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
-  check_hooks(hooks)
+  hooks = checked_hooks(hooks)
   points = without_arrays(points)
   config = config_of_all(config, points)
   configs = validated_configs(config, points)
