@@ -160,7 +160,7 @@ def test_the_lasso_is_that_of_another_library(penalty):
 )
 def test_examples_that_depend_on_each_other_count_once(num_nonzero, x, y, expected):
   with jax.enable_x64(True):
-    examples = Examples(*map(np.array, (x, y, [True] * len(x), [1.0, 0.0, 0.0])))
+    examples = Examples(*map(jnp.array, (x, y, [True] * len(x), [1.0, 0.0, 0.0])))
     found = sparse.SparseBayes(3, num_nonzero, 0.0).predict(examples)
     # The limit of small noise, by its definition. The error is of the order of σ².
     x_query = np.array([1.0, 0.0, 0.0])
@@ -169,14 +169,14 @@ def test_examples_that_depend_on_each_other_count_once(num_nonzero, x, y, expect
 
 
 def test_bayes_has_gradients_with_and_without_noise():
-  prompt = jax.tree.map(lambda array: array[:2], _drawn(0.5))
+  prompt = jax.tree.map(jnp.asarray, host.sample(_task(), 0, 2))
   for std in (0.0, 0.5):
 
     def loss(x, std=std):
       bayes = sparse.SparseBayes(5, 2, std)
       return bayes.predictions(dataclasses.replace(prompt, x=x)).sum()
 
-    assert np.isfinite(jax.grad(loss)(jnp.asarray(prompt.x, jnp.float32))).all()
+    assert np.isfinite(jax.grad(loss)(prompt.x)).all()
 
 
 def test_there_is_no_bayes_where_there_are_too_many_supports():

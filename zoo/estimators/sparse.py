@@ -171,7 +171,7 @@ def _interpolation(
     along = jnp.sum(direction * query, axis=0)
     query = query - along[None] * direction
     prediction = prediction + coordinate * along
-    rank = rank + is_new
+    rank = rank + is_new.astype(x.dtype)
     for j in range(i + 1, len(rows)):
       along = jnp.sum(direction * rows[j], axis=0)
       rows[j] = rows[j] - along[None] * direction
