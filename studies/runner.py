@@ -23,6 +23,7 @@ from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.storage.rows import version_digest, versions
 from zoo.training import sweeps
+from zoo.training.records import read_lines
 from zoo.training.run_plots import logged
 
 # The function returns the config of a file name in configs/ and a variant.
@@ -239,7 +240,8 @@ def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[
     >>> studies.history({'workdir': pathlib.Path()})
     ([10], [0.5])
   """
-  return logged(row['workdir'], field)
+  steps, values, _ = logged(read_lines(row['workdir']), field)
+  return steps, values
 
 
 def histories(

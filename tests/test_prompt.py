@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -88,19 +89,16 @@ def test_prompts_of_integers_predict_what_floats_do(dtype, unchecked):
     noise_std=0.5,
   )
   draw = np.random.default_rng(0).integers
-  whole = zoo.Prompt(
-    x=draw(0, 2, (3, 4, 2)).astype(dtype),
-    y=draw(0, 2, (3, 4)).astype(dtype),
-    x_query=draw(0, 2, (3, 2)).astype(dtype),
-    y_query=draw(0, 2, 3).astype(dtype),
-  )
+  shapes = (3, 4, 2), (3, 4), (3, 2), (3,)
+  arrays: Any = [draw(0, 2, shape).astype(dtype) for shape in shapes]
+  whole = zoo.Prompt(*arrays)
   floats = jax.tree.map(lambda array: array.astype('f'), whole)
-  rule = task.baselines()['gd'].learning_rule()
+  gd: Any = task.baselines()['gd']
+  rule = gd.learning_rule()
   models = [zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))]
   for predictor in (*task.baselines().values(), rule, *models):
     expected = np.asarray(predictor(floats))
     np.testing.assert_array_equal(predictor(whole), expected, str(predictor))
-  gd = task.baselines()['gd']
   np.testing.assert_array_equal(gd.weights(whole), gd.weights(floats))
 
 

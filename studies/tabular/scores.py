@@ -404,7 +404,7 @@ def _reliability(bins: Float[np.ndarray, 's n 3']) -> Reliability:
         float(edges[i + 1]),
         int(number),
         float(sums[:, i].sum() / number) if number else math.nan,
-        ratio(hits[:, i], counts[:, i]) if number else None,
+        HalfWidth(*ratio(hits[:, i], counts[:, i])) if number else None,
       )
     )
   queries = counts.sum(axis=1, keepdims=True)

@@ -14,7 +14,7 @@ from tests.compare import refuses
 from tests.probing.models import table
 from tests.settings import isotropic
 from tests.weights import drawn
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, HalfWidth
 from zoo.probing import Effect, Effects, Rows
 from zoo.probing.inside.latents import PROMPT, LatentScore
 from zoo.probing.report import intervention_report, interventions
@@ -116,8 +116,8 @@ def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
 
 def test_a_sentence_on_latents_corrects_the_p_value_beside_untrained_models():
   def score(site, p_value):
-    nothing = Estimate(0.0, 0.01)
-    above = Estimate(0.5, 0.1)  # It is 0 with the p value 3e-7 if it is normal.
+    nothing = HalfWidth(0.0, 0.01)
+    above = HalfWidth(0.5, 0.1)  # It is 0 with the p value 3e-7 if it is normal.
     share = Estimate(0.9, 0.01)
     return LatentScore(site, 'w', share, nothing, nothing, above, p_value)
 

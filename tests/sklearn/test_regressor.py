@@ -333,6 +333,7 @@ def test_members_are_counted():
 def test_a_wrong_model_or_task_is_one_line(unchecked):
   saved, wide = zoo.load('checkpoints/yq_lsa'), zoo.tasks.LinearRegression(4, 10)
   wrong: Any
+  task: Any
   for wrong, task, said in (
     (saved, None, 'zoo.Regressor(saved.model, saved.task), or the path'),
     (saved.model, 'linear_regression', 'str is not a task'),

@@ -99,14 +99,15 @@ def test_bayes_is_the_mean_over_all_supports(std):
 def test_bayes_is_certain_without_noise_where_examples_determine_the_weights():
   task = _task(num_features=1, context_length=1, num_nonzero=1)
   prompt = host.sample(task, 0, 4096)
-  bayes = task.baselines()['bayes']
+  bayes: Any = task.baselines()['bayes']
   # w = y/x, in float32; w is rounded, and |w x_q| is at most some 16.
   np.testing.assert_allclose(jax.jit(bayes)(prompt), prompt.y_query, atol=1e-5)
   np.testing.assert_array_equal(jax.jit(bayes.distribution)(prompt).std, 0)
   # Two weights and one example: the label varies by what is orthogonal to it.
   pair = _task(num_features=2, context_length=1)
   prompt = host.sample(pair, 0, 64)
-  label = jax.jit(pair.baselines()['bayes'].distribution)(prompt)
+  bayes = pair.baselines()['bayes']
+  label = jax.jit(bayes.distribution)(prompt)
   x, x_query = prompt.x[:, 0], prompt.x_query
   across = x[:, 0] * x_query[:, 1] - x[:, 1] * x_query[:, 0]
   std = np.abs(across) / np.linalg.norm(x, axis=1)

@@ -126,8 +126,9 @@ def test_the_kind_of_a_point_does_not_depend_on_the_unit_of_features(unit, unche
   task = zoo.tasks.LinearRegression(1, 2, feature_covariance=[[unit**2]])
   kinds = []
   for step in (0.5, 0.45):
-    matrix = [[[step / unit**2], [0.0]]]
-    kinds.append(dynamics.curvature(dynamics.LinearHeads([[0.0, 1.0]], matrix), task))
+    matrix = np.array([[[step / unit**2], [0.0]]])
+    heads = dynamics.LinearHeads(np.array([[0.0, 1.0]]), matrix)
+    kinds.append(dynamics.curvature(heads, task))
   assert [each.kind for each in kinds] == ['global minimum', 'not stationary']
 
 
@@ -207,7 +208,7 @@ def test_mistakes_are_one_line(plane, unchecked):
       constructions.gd_transformer(task.prior_mean, 0.5), task
     ),
     'without keys, queries must be': lambda: dynamics.LinearHeads(
-      [[0.0, 1.0]], [[[0.5]]]
+      np.array([[0.0, 1.0]]), np.array([[[0.5]]])
     ),
     'seed is -1': lambda: dynamics.merged_heads(2, 1, 0.1, seed=-1),
     'begins at 0 of the prior mean': lambda: dynamics.guess_time(

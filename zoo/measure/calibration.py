@@ -393,7 +393,8 @@ class PitHistogram(Tabular):
     """The result of the test."""
     return f'all shares are equal: p = {self.p_value:.3g} (chi-squared)'
 
-  __repr__ = Tabular.__str__
+  def __repr__(self) -> str:
+    return str(self)
 
 
 class ConfidenceBin(NamedTuple):
@@ -456,7 +457,8 @@ class Reliability(Tabular):
       f'most {self.null:.3g} (95 %)'
     )
 
-  __repr__ = Tabular.__str__
+  def __repr__(self) -> str:
+    return str(self)
 
 
 def calibration(

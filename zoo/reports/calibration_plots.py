@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -50,7 +52,7 @@ def plot_calibration(
   )
 
 
-def _with_bars(name: str, x: list[float], estimates: list[Estimate]) -> Series:
+def _with_bars(name: str, x: list[float], estimates: Sequence[Estimate]) -> Series:
   """Returns dots of shares with 95 % intervals; an unknown interval has no length."""
   means = np.array([each.mean for each in estimates])
   stderrs = np.nan_to_num([each.stderr for each in estimates])

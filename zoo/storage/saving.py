@@ -102,8 +102,8 @@ def save(
   if isinstance(model, SavedModel):
     config = model.config if config is None else config
     step = model.step if step is None else step
-    model = model.model
-  state, metadata = _parts(model, _checked(config), step or 0)
+  own: Any = model.model if isinstance(model, SavedModel) else model
+  state, metadata = _parts(own, _checked(config), step or 0)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
@@ -111,7 +111,7 @@ def save(
     raise RunError(f'{target} cannot be written: {said(error)}') from error
   try:
     _write(target, {'model': state, 'origin': metadata})
-    _check_predicts_the_same(model, load(target))
+    _check_predicts_the_same(own, load(target))
   except BaseException:
     with contextlib.suppress(OSError):
       for left in target, *target.parent.glob(f'{target.name}.orbax-checkpoint-tmp*'):

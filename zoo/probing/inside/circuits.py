@@ -565,7 +565,7 @@ def _sizes(num_edges: int) -> list[int]:
 
 def _of_random(
   parts: Float[np.ndarray, 's b'], gap: Float[np.ndarray, ' b']
-) -> tuple[Estimate, Estimate]:
+) -> tuple[HalfWidth, Estimate]:
   """Returns what one more random set would recover, and the largest share of these."""
   shares, stderrs = ratios(parts.T, gap)
   largest = int(np.argmax(shares))
