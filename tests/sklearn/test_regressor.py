@@ -343,7 +343,7 @@ def test_a_wrong_model_or_task_is_one_line(unchecked):
       zoo.Regressor(wrong, task).fit(*table())
   with refuses('SavedModel is not a predictor', 'give its attribute model'):
     zoo.curve(cast(Any, saved), saved.task, 2)
-  with refuses('penalty is -5.0; it must be a number ≥ 0'):
+  with refuses('penalty is -5.0; it must be a finite number ≥ 0'):
     Ridge(-5.0)
 
 

@@ -58,11 +58,10 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """Returns a path with `~` or `~user` expanded.
 
   Raises:
-    UserError: If the path is empty or is no text, if the user is unknown, if a name has
-      a zero byte or is too long for any disk, or if the path is a URL such as
-      s3://bucket/run.
+    UserError: If the path is no text, if the user is unknown, if a name has a zero byte
+      or is too long for any disk, or if the path is a URL such as s3://bucket/run.
   """
-  if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+  if not isinstance(path, str | os.PathLike):
     raise UserError(f'the path is {path!r}; it must be the name of a folder or a file')
   # A Path has dropped one of the slashes. A drive of Windows has one letter.
   if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):

@@ -254,8 +254,8 @@ def gd_plus_plus(
   Example:
     >>> model = zoo.theory.constructions.gd_plus_plus([0.0, 0.0], [-0.5, -0.5], [-0.1])
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
-    >>> round(zoo.theory.deep.gd_plus_plus_risk(model, task), 4)
-    0
+    >>> round(zoo.theory.deep.gd_plus_plus_risk(task, [-0.5, -0.5], [-0.1]), 4)
+    0.6829
 
   References:
     von Oswald et al., arXiv 2212.07677. docs/theory_depth.md, section 8.
