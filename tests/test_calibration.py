@@ -470,7 +470,7 @@ def test_the_result_is_printed_below_the_table():
     'linear_regression', num_features=2, context_length=4, noise_std=0.5
   )
   found = zoo.calibration(task.baselines()['bayes'], task, num_prompts=64)
-  assert str(found).endswith(f'p = {found.p_value:.3g} (chi-squared)')
+  assert str(found).endswith(f'shares are equal: p = {found.p_value:.3g}')
   assert repr(found) == str(found)
   # Of a share, half of the interval is exported: it has no standard error.
   share = found.bins[0].share

@@ -153,10 +153,11 @@ def _interpolation(
   n, s = supports.shape
   rows = [x[i][supports.T] for i in range(min(len(x), s))]  # [s, n] for each example
   labels = [jnp.broadcast_to(label, n) for label in y]
-  rounding = 1e3 * float(jnp.finfo(x.dtype).eps)
-  # Squares of less than this part of the original ones are rounding errors.
-  least = [rounding**2 * jnp.sum(row * row, axis=0) for row in rows]
-  largest = jnp.max(jnp.abs(y), initial=0)
+  # Of features, what is left of 32 roundings of them counts as 0. Of labels it is 1000
+  # roundings, so that examples that hardly differ do not contradict each other.
+  eps = float(jnp.finfo(x.dtype).eps)
+  least = [(32 * eps) ** 2 * jnp.sum(row * row, axis=0) for row in rows]
+  least_label = 1000 * eps * jnp.max(jnp.abs(y), initial=0)
   query = x_query[supports.T]
   log_evidence = prediction = rank = jnp.zeros(n, x.dtype)
   for i, row in enumerate(rows):
@@ -165,7 +166,7 @@ def _interpolation(
     norm = jnp.sqrt(jnp.where(is_new, square, 1))
     direction = jnp.where(is_new, row, 0) / norm[None]
     coordinate = jnp.where(is_new, labels[i], 0) / norm
-    contradicts = ~is_new & seen[i] & (jnp.abs(labels[i]) > rounding * largest)
+    contradicts = ~is_new & seen[i] & (jnp.abs(labels[i]) > least_label)
     gain = -coordinate * coordinate / 2 - jnp.log(norm)
     log_evidence = log_evidence + jnp.where(contradicts, -jnp.inf, gain)
     along = jnp.sum(direction * query, axis=0)

@@ -391,7 +391,7 @@ class PitHistogram(Tabular):
   @property
   def footer(self) -> str:
     """The result of the test."""
-    return f'all shares are equal: p = {self.p_value:.3g} (chi-squared)'
+    return f'chi-squared test that all shares are equal: p = {self.p_value:.3g}'
 
   def __repr__(self) -> str:
     return str(self)
