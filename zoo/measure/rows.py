@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import numbers
 import os
 from collections.abc import Iterable, Sequence
@@ -186,7 +185,7 @@ def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
   names = getattr(first, '_fields', None) or [
     field.name for field in dataclasses.fields(first)
   ]
-  annotations = inspect.get_annotations(type(first))
+  annotations = type(first).__annotations__
   columns: dict[str, str | None] = {}
   for name in names:
     values = [getattr(row, name) for row in rows]
