@@ -185,12 +185,10 @@ def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
   names = getattr(first, '_fields', None) or [
     field.name for field in dataclasses.fields(first)
   ]
-  annotations = type(first).__annotations__
   columns: dict[str, str | None] = {}
   for name in names:
     values = [getattr(row, name) for row in rows]
-    # The class says which columns there are, whatever the values of these rows.
-    if HalfWidth.__name__ in str(annotations.get(name)):
+    if any(isinstance(value, HalfWidth) for value in values):
       columns[name] = 'half'
     elif any(isinstance(value, Estimate) for value in values):
       columns[name] = 'stderr'

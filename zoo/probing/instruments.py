@@ -102,7 +102,7 @@ class Checked(NamedTuple):
   kind: str
   model: str
   name: str
-  reading: Estimate | HalfWidth | None
+  reading: Estimate | None
   low: float
   high: float
   is_right: bool
@@ -217,6 +217,11 @@ def check_instrument(
     rows.append(Checked('null', 'all of them', '', None, *_range(null), False, reason))
   for name, model in planted.items():
     rows += _coverage(function, task, name, model, num_draws, claimed)
+  # Shares have no standard error, so the column of readings has half widths throughout.
+  rows = [
+    row if row.reading is None else row._replace(reading=HalfWidth(*row.reading))
+    for row in rows
+  ]
   check = InstrumentCheck(rows)
   if check.failures:
     table = InstrumentCheck(check.failures)
