@@ -205,6 +205,12 @@ def test_lines_without_an_exact_risk_show_the_sampled_one(run):
   axes = plot_risk(run)
   assert axes.lines[0].get_label() == 'yq_lsa: 10.000 ± 0.98'
   assert len(axes.collections) == 1
+  # An interval that reaches below 0 keeps its end; the axis says how far it is shown.
+  write_lines(run, [{**each, 'eval_risk_stderr': 10.0} for each in lines])
+  axes = plot_risk(run)
+  band = np.asarray(axes.collections[0].get_paths()[0].vertices)
+  assert band[:, 1].min() == pytest.approx(6.0 - 1.959964 * 10.0)
+  assert axes.get_ylim()[0] > 0
 
 
 def test_runs_without_a_common_risk_are_not_mixed(run, tmp_path):

@@ -189,7 +189,7 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
     if (path / 'origin').is_dir():
       return path
     points = path if path.name == POINTS else path / POINTS
-    if not _own_steps(path) and points.is_dir() and any(points.iterdir()):
+    if points.is_dir() and any(points.iterdir()) and not _own_steps(path):
       some = ', '.join(sorted(point.name for point in points.iterdir())[:2])
       raise UserError(
         f'{path} is a sweep; give the folder of one of its points, which are in '

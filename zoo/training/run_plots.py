@@ -226,8 +226,7 @@ def _curves_of(
       colour,
       tuple(np.multiply(scale, steps).tolist()),
       tuple(risks),
-      # The axis is logarithmic.
-      tuple(max(y - half, y / 100) for y, half in zip(risks, halves, strict=True)),
+      tuple(y - half for y, half in zip(risks, halves, strict=True)),
       tuple(y + half for y, half in zip(risks, halves, strict=True)),
     )
     if len(steps) > 1 or not trains_loss_of_task(config):
