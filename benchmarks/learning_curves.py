@@ -96,7 +96,7 @@ def tables(points: Iterable[Point]) -> dict[int, Table]:
 
 
 def picture(points: Iterable[Point]) -> plots.Plot:
-  """Returns the distance by minutes: the median over the seeds of each model.
+  """Returns the distance by minutes: the median and the range of each model's seeds.
 
   A seed that was stopped keeps its last distance. A line ends where half of the seeds
   or more have diverged.
@@ -127,9 +127,10 @@ def picture(points: Iterable[Point]) -> plots.Plot:
 def _line(
   model: str, curves: Sequence[Sequence[Point]], colour: str
 ) -> plots.Series | None:
-  """Returns the median of the curves of a model, from the time when all have begun.
+  """Returns the median and the range of a model's curves, once all have begun.
 
-  The result is None if the median is never finite.
+  Seeds that have diverged are left out of the range. The result is None if the median
+  is never finite.
   """
   first = max(curve[0].minutes for curve in curves)
   last = max(curve[-1].minutes for curve in curves)
@@ -139,7 +140,10 @@ def _line(
   is_shown = np.isfinite(middle)
   if not is_shown.any():
     return None
-  return plots.series(model, 'line', colour, times[is_shown], middle[is_shown])
+  known = np.array(distances)[:, is_shown]
+  known = np.where(np.isfinite(known), known, np.nan)
+  columns = times[is_shown], middle[is_shown], np.nanmin(known, 0), np.nanmax(known, 0)
+  return plots.Series(model, 'curve', colour, *(tuple(c.tolist()) for c in columns))
 
 
 def _curves(points: Iterable[Point]) -> dict[int, dict[str, list[list[Point]]]]:
@@ -159,7 +163,9 @@ def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
   end = max(curve[-1].minutes for seeds in curves.values() for curve in seeds)
 
   def minutes_text(minutes: float) -> str:
-    return f'{minutes:.1f}' if math.isfinite(minutes) else f'> {end:.0f}'
+    return f'{minutes:.1f}' if math.isfinite(minutes) else f'> {end:.2g}'
+
+  times = (1.0, end) if round(end, 1) > 1 else (end,)
 
   lines = []
   for model, seeds in sorted(curves.items(), key=lambda item: _place(item[1])):
@@ -169,15 +175,14 @@ def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
     ]
     after = [
       _ranged([_distance_after(minutes, curve) for curve in seeds], _percent)
-      for minutes in (1.0, end)
+      for minutes in times
     ]
     lines.append([model, str(len(seeds)), *to_shares, *after])
   header = [
     'model',
     'seeds',
     *(f'minutes to {100 * share:g} %' for share in SHARES),
-    'after 1 minute, %',
-    f'after {end:.0f} minutes, %',
+    *(f'after {time:.2g} minute{"s" * (time > 1)}, %' for time in times),
   ]
   return Table(lines, header)
 
