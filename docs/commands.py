@@ -209,7 +209,7 @@ Without names the command measures all of them.""",
     """python -m launch.headlines --list
 python -m launch.headlines one_step --out=runs/headlines""",
     'the report is runs/headlines/report.html',
-    """The second command takes about a minute, and all headlines take about three
+    """The second command takes about a minute, and all headlines take about four
 hours on two cores. A headline that fails does not change the exit code.""",
   ),
   'tabular': _Section(

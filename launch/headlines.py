@@ -1,6 +1,6 @@
 """Measures well-known numbers of in-context learning again.
 
-  python -m launch.headlines                    # about three hours on two cores
+  python -m launch.headlines                    # about four hours on two cores
   python -m launch.headlines --list             # the names, and minutes of each
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 

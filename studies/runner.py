@@ -235,7 +235,7 @@ def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[
 
   Example:
     >>> import pathlib
-    >>> line = '{"step": 10, "eval_risk": 0.5}\n'
+    >>> line = '{"step": 10, "wall_time": 1.5, "eval_risk": 0.5}\n'
     >>> _ = pathlib.Path('metrics.jsonl').write_text(line)
     >>> studies.history({'workdir': pathlib.Path()})
     ([10], [0.5])
@@ -261,7 +261,7 @@ def histories(
 
   Example:
     >>> import pathlib
-    >>> line = '{"step": 10, "eval_risk": 0.5}\n'
+    >>> line = '{"step": 10, "wall_time": 1.5, "eval_risk": 0.5}\n'
     >>> _ = pathlib.Path('metrics.jsonl').write_text(line)
     >>> studies.histories([{'workdir': pathlib.Path()}] * 2)
     ([10], [[0.5], [0.5]])

@@ -26,7 +26,7 @@ from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
-from zoo.models import LinearAttention
+from zoo.models import DeepLSA, LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.training.compilation import Training
 from zoo.training.loop import Loop
@@ -215,10 +215,16 @@ class CellRun:
       **fields,
     )
 
+  @functools.cached_property
+  def _most_steps(self) -> float:
+    """The cap on the steps, which only networks of linear attention have."""
+    small = isinstance(abstract_model(self.config), (LinearAttention, DeepLSA))
+    return float(MOST_STEPS) if small else math.inf
+
   def _steps(self, budget: float) -> int:
-    """Returns the number of steps that a budget pays for, at most `MOST_STEPS`."""
+    """Returns the number of steps that a budget pays for, at most `_most_steps`."""
     steps = max(1, round(budget / self.notes.step_operations))
-    return min(steps, MOST_STEPS)
+    return int(min(steps, self._most_steps))
 
   def _row_of(self, budget: float, best: search.Search) -> AtlasRow:
     """Returns the row of a budget, and trains the seeds at the rate that was found."""

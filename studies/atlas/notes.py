@@ -13,8 +13,8 @@ from zoo.core.errors import UserError
 from zoo.host.files import read_json, write_atomically
 from zoo.storage.rows import version_digest
 
-# The cap on the steps that a budget pays for. Only networks of linear attention reach
-# it: they have few weights, and would otherwise train for days.
+# The cap on the steps of networks of linear attention. They have few weights, and would
+# otherwise train for days. All other models spend their budget.
 MOST_STEPS = 40_000
 _FILE = 'notes.json'
 

@@ -61,7 +61,8 @@ class AtlasRow:
     operations: The operations of a forward pass for one prompt.
     budget: The operations that each seed may spend on training. 0 if the row does not
       depend on a budget.
-    steps: The training steps: as many as the budget pays for, and at most `MOST_STEPS`.
+    steps: The training steps: as many as the budget pays for. Networks of linear
+      attention have at most `MOST_STEPS`.
     training_operations: The operations of these steps.
     rate: The learning rate that the search chose.
     half_rate_loss: The held-out loss of the search at half of the rate.

@@ -109,6 +109,6 @@ HEADLINE = Study(
       'A and B from the nearest multiple of I, L ≤ 3, in the same independent training',
     ),
   },
-  minutes=8,
+  minutes=5,
   measure=measure,
 )

@@ -80,6 +80,6 @@ HEADLINE = Study(
   ),
   source='arXiv 2512.22471',
   expected={f'share_{name}': at_most(0.5, _LINE) for name in _MODELS},
-  minutes=8,
+  minutes=20,
   measure=measure,
 )

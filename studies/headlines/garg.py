@@ -103,6 +103,6 @@ HEADLINE = Study(
     'averaging_20': _averaging(1.05),
     'averaging_40': _averaging(0.525),
   },
-  minutes=5,
+  minutes=6,
   measure=measure,
 )

@@ -77,6 +77,6 @@ HEADLINE = Study(
       1e-2, 'ten times as far: a token knows no symbol but its own'
     ),
   },
-  minutes=4,
+  minutes=10,
   measure=measure,
 )

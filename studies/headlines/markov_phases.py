@@ -181,6 +181,6 @@ HEADLINE = Study(
     **_OF_MODELS,
     **{f'{name}_observed': range_ for name, range_ in _OF_MODELS.items()},
   },
-  minutes=4,
+  minutes=3,
   measure=measure,
 )

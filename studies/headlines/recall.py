@@ -78,6 +78,6 @@ HEADLINE = Study(
     # The width is three standard errors of 4096 draws with a probability of 1/64.
     'new_keys': near(1 / 64, 0.006, 'chance: the key has not been shown yet'),
   },
-  minutes=2,
+  minutes=7,
   measure=measure,
 )

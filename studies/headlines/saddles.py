@@ -139,6 +139,6 @@ HEADLINE = Study(
     'merged_drops': Expected(1, 1, 'one abrupt drop, in the source'),
     'end_gradient': at_most(1e-10, 'both flows end at stationary points'),
   },
-  minutes=2,
+  minutes=4,
   measure=measure,
 )

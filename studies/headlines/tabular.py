@@ -100,6 +100,6 @@ HEADLINE = Study(
     'shuffled_auc': Expected(0.45, 0.55, 'chance, up to the spread of ten shuffles'),
     'kl': at_most(0.02, _ASKED),
   },
-  minutes=2,
+  minutes=1,
   measure=measure,
 )

@@ -162,6 +162,18 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
   assert row.context_length == 23  # the parity of 24 symbols
 
 
+@pytest.mark.parametrize('model', ['softmax', 'lsa', 'deep_lsa'])
+def test_only_networks_of_linear_attention_have_a_cap_on_their_steps(tmp_path, model):
+  """A step of softmax attention takes 4.4e7 operations, so that 3e12 pay for 68,000."""
+  cell, settings = Cell(model, 'tree', 'zero'), Settings('laptop', (0,), (1e11, 3e12))
+  get_config = functools.partial(sizes.get_config, model, 'tree')
+  run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+  run.notes.step_operations = 4.4e7
+  capped = model != 'softmax'
+  assert run._steps(1e11) == 2273
+  assert run._steps(3e12) == (40_000 if capped else 68_182)
+
+
 @pytest.mark.slow
 def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
   tmp_path, monkeypatch

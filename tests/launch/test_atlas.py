@@ -56,13 +56,14 @@ _SCRIPT = ROOT / 'studies' / 'atlas' / 'accelerator.sh'
 
 def test_the_script_for_an_accelerator_has_fifty_cells_of_regression(grid_of):
   shown = _SCRIPT.read_text().partition('python -m launch.atlas')[2]
-  grid, _ = grid_of(*re.findall(r'--[a-z]+=[\w,.]+', shown.partition('"$@"')[0]))
+  grid, _ = grid_of(*re.findall(r'--[a-z_]+=[\w,.]+', shown.partition('"$@"')[0]))
   tasks = 'linear_regression', 'sparse_regression', 'decision_tree'
   assert len({cell.name for cell in grid.cells}) == 5 * 10
   for cell in grid.cells:
     assert cell.guess == 'zero'
     assert grid.get_config(*cell).task.name in tasks
-    assert grid.settings(cell).budgets == (1e11, 3e12)
+    settings = grid.settings(cell)
+    assert (settings.budgets, settings.search_seeds) == ((1e11, 3e12), 3)
 
 
 @pytest.mark.slow

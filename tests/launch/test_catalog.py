@@ -32,5 +32,5 @@ def test_headlines_are_listed_with_their_minutes(call, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   answer = call('headlines', '--list')
   assert answer.code == 0, answer.err
-  assert re.search(r'^garg_toy +5 min  One seed: a small', answer.out, re.MULTILINE)
+  assert re.search(r'^garg_toy +6 min  One seed: a small', answer.out, re.MULTILINE)
   assert not [*tmp_path.iterdir()]

@@ -90,6 +90,15 @@ def test_the_atlas_is_summed_up_as_its_kept_rows_say():
   assert re.findall(r'[a-z]+', words['parity'][2]) == ['gru', 'lstm']
 
 
+def test_the_list_of_headlines_has_the_minutes_of_their_page():
+  page = (STUDIES / 'headlines' / 'README.md').read_text()
+  rows = re.findall(r'^\| \[`(\w+)`\].*\| ([\d.]+) \|$', page, re.MULTILINE)
+  minutes = {name: float(number) for name, number in rows}
+  assert minutes.keys() == headlines.HEADLINES.keys()
+  for name, study in headlines.HEADLINES.items():
+    assert study.minutes == pytest.approx(minutes[name], abs=0.7), name
+
+
 def test_the_weights_of_the_diagram_are_the_kept_ones():
   text = (KEPT / 'strategies.csv').read_text()
   (diagram,) = phases.diagrams(phases.from_csv(text))
