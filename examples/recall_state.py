@@ -4,7 +4,7 @@ python examples/recall_state.py mamba2
 python examples/recall_state.py rwkv7 runs/rwkv7
 
 It trains two layers of a mixer to recall the value of one of four keys, and asks for
-the key of the second example, whose tokens are 3 (its key) and 4 (its value) of 9. The
+the key of the second example. Of the 9 tokens, counted from 0, these are 2 and 3. The
 state after each token is replaced by that of a prompt with the same keys and other
 values, or the prompt is cut before an example.
 """

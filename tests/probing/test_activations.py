@@ -96,7 +96,7 @@ def test_any_other_module_is_called():
   captured = intermediates(Softmax(3), prompt)
   assert set(captured) == {'scores'}
   np.testing.assert_allclose(captured['scores'].sum(axis=1), 1, rtol=1e-6)
-  with refuses('GradientDescent has no intermediates'):
+  with refuses('the model is of type GradientDescent; it must be an NNX module'):
     intermediates(zoo.estimators.gradient_descent(np.zeros(3), 0.1), prompt)
 
 
@@ -320,7 +320,7 @@ def test_sites_have_the_names_of_what_is_there():
     dtype='float32',
   )
   assert sites(linear) == terms
-  with refuses('GradientDescent has no intermediates'):
+  with refuses('the model is of type GradientDescent; it must be an NNX module'):
     sites(zoo.estimators.gradient_descent(np.zeros(3), 0.1))
 
 

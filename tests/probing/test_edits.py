@@ -340,6 +340,13 @@ def test_mistakes_are_one_line():
     edited(model, {'value': lambda value: value[:, 0, 0]})(prompt)
 
 
+def test_an_edit_may_return_an_array_of_numpy():
+  model, prompt = _Doubled(), _prompt()
+  by_numpy = edited(model, {'value': lambda value: np.zeros(value.shape)}, prompt)
+  by_zero = edited(model, {'value': Zero()}, prompt)
+  np.testing.assert_array_equal(by_numpy(prompt), by_zero(prompt))
+
+
 def test_edits_at_one_site_follow_one_another_and_leave_the_model_alone():
   model, prompt = _Doubled(), _prompt()
   before = model(prompt)

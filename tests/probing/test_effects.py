@@ -360,3 +360,37 @@ def test_mistakes_of_effects():
   fewer = jax.tree.map(lambda array: np.asarray(array)[:4], clean)
   with refuses('corrupt', '(4, 3, 2)', '(40, 3, 2)'):
     effects(_Sum(), task, clean, fewer)
+
+
+def test_a_table_without_shares_says_why():
+  clean, corrupt = _pair()
+  task = isotropic(2, 3)
+  table = effects(_Sum(), task, clean, corrupt, kinds=['zero'])
+  assert 'no shares' not in str(table)
+  back = effects(
+    _Sum(), task, dataclasses.replace(corrupt, y_query=clean.y_query), clean
+  )
+  known = [row.zero is not None for row in back.rows]
+  if back.gap.mean < 0:
+    assert not any(known)
+  same = effects(_Sum(), task, clean, clean, kinds=['zero'])
+  assert 'There are no shares, since the 95 % interval of the gap contains 0' in str(
+    same
+  )
+  with refuses('kinds is empty'):
+    effects(_Sum(), task, clean, corrupt, kinds=[])
+
+
+def test_a_negative_gap_has_shares_of_a_metric_alone():
+  clean, corrupt = _pair()
+  task = isotropic(2, 3)
+
+  def metric(prediction, prompt):
+    return -task.loss(prediction, prompt.y_query)
+
+  found = effects(_Sum(), task, clean, corrupt, metric=metric, kinds=['recovered'])
+  usual = effects(_Sum(), task, clean, corrupt, kinds=['recovered'])
+  assert found.gap.mean == pytest.approx(-usual.gap.mean)
+  for row, other in zip(found.rows, usual.rows, strict=True):
+    assert row.recovered.mean == pytest.approx(other.recovered.mean)
+  assert 'the metric of corrupt prompts' in str(found)

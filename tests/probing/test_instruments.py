@@ -719,6 +719,8 @@ def test_an_instrument_that_reads_nothing_of_any_null_is_wrong(read, truth):
   assert not _checked(read, None, null=None).failures
   with _wrong('planted'):
     _checked(read, truth, null=None)
+  with refuses('nothing is read; give a null or planted models'):
+    zoo.check_instrument(read, TASK, null=None)
 
 
 def test_the_truth_none_is_for_all_readings():

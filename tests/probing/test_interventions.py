@@ -1,6 +1,7 @@
 """Interventions in the report of a probe: what is kept, and what is said."""
 
 import csv
+import json
 import random
 from typing import Any
 
@@ -97,14 +98,14 @@ def _effects(gap, *shares):
 def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
   # ± is half of a 95 % interval; of three rows the least p value counts three times.
   one = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.5, 0.05), (0.0, 0.05)))
-  assert 'layers.0.mixer.out, token 5 (0.90 ± 0.10) recovers the largest share' in one
+  assert 'layers.0.mixer.out, token 4 (0.90 ± 0.10) recovers the largest share' in one
   # Of two that survive, a gap of 0.13 is within 1.96 times 0.05 + 0.05, and the gap of
   # 0.4 above was not.
   two = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.77, 0.05), (0.0, 0.05)))
   assert 'layers.1.mixer.out' in two
   assert 'not told apart' in two
   none = sentence(_effects((1.0, 0.1), (0.1, 0.05), (0.0, 0.05), (0.0, 0.05)))
-  assert 'no one recovers a share that is told apart from 0' in none
+  assert 'patching none of them recovers a share that is told apart from 0' in none
   # Three that survive have three pairs. A gap of 0.23 has the p value 0.011, which is
   # below 0.025/2, as Holm would ask for two gaps, and not below 0.025/3.
   three = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.67, 0.05), (0.67, 0.05)))
@@ -176,3 +177,15 @@ def test_colours_begin_at_0_unless_a_share_is_negative():
     (image,) = axes.images
     assert (image.norm.vmin, image.norm.vmax) == limits
     assert image.cmap.name == colours
+
+
+def test_a_report_that_goes_on_has_the_same_columns():
+  apart = HalfWidth(0.5, 0.1), HalfWidth(0.4, 0.2)
+  scores = [
+    LatentScore(PROMPT, 'w', Estimate(0.0, 0.01), Estimate(0.0, np.nan)),
+    LatentScore('site', 'w', Estimate(0.9, 0.01), Estimate(0.0, 0.01), *apart, 0.02),
+  ]
+  kept = json.loads(json.dumps(interventions.to_json(scores)))
+  again: Any = interventions.from_json('latents', kept)
+  assert repr(Rows(again).records()) == repr(Rows(scores).records())  # NaN, too
+  assert 'untrained_half' in Rows(again).records()[1]

@@ -35,6 +35,14 @@ class _Constants(LinearFunctions):
     return jnp.full(len(x), function)
 
 
+@struct.dataclass(eq=False, repr=False)
+class _OwnDraws(_Constants):
+  """The same with prompts that are drawn in another way."""
+
+  def sample_one(self, key):
+    return super().sample_one(key)
+
+
 class _Step(nnx.Module):
   """Adds what a function returns to the query's token, which is the only one."""
 
@@ -132,6 +140,7 @@ def test_losses_are_those_of_the_task_and_of_the_model():
 @pytest.mark.parametrize(
   ('model', 'task', 'said'),
   [
+    (_mean_label(), _OwnDraws(), '_OwnDraws has a sample_one of its own'),
     (_mean_label(), 'markov_chain', 'task vectors need prompts that share a function'),
     ('yq_lsa', isotropic(_D, _C), 'YqLSA has no sites that end in .tokens'),
     ('looped', isotropic(_D, _C), "calls 'layers.0.tokens' in a loop"),

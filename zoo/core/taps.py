@@ -23,7 +23,7 @@ TAP_KINDS = (
   'decay',  # the logarithm of the factor by which a state fades
   'strength',  # how much a token writes into a state, or erases from it
   'gate',  # the factors that multiply what heads have read
-  'scores',  # the scores of attention, before the softmax
+  'scores',  # the scores of attention, before the mask and the softmax
   'pattern',  # the weights of attention, after the softmax
   'read',  # what heads read from their values or states
   'heads',  # what heads give to the output matrix of their mixer

@@ -210,6 +210,8 @@ def check_instrument(
   )
   _check_names(planted, of_planted, of_nulls)
   rows = _null_rows(of_nulls, null) + _planted_rows(of_planted, planted)
+  if not rows:
+    raise UserError('nothing is read; give a null or planted models')
   number = sum(row.reading is not None for row in rows)
   rows = [row._replace(is_right=_is_right(row, number)) for row in rows]
   if of_nulls and all(row.reading is None for row in rows if row.kind == 'null'):

@@ -124,9 +124,9 @@ def capture(
   """Returns the values at some sites of a model during one forward pass.
 
   The result is like the cache of `run_with_cache` in TransformerLens; the prediction is
-  not returned. In a looped model a tap is
-  called several times: the value of the first call has the name of the site, and those
-  of later calls have the suffixes `@2`, `@3`, …. If a value is a tree of arrays, each
+  not returned. In a looped model a tap is called several times: the value of the first
+  call has the name of the site, and those of later calls have the suffixes `@2`, `@3`,
+  …. If a value is a tree of arrays, each
   array has its path behind a dot. Values inside a compiled loop of JAX, such as
   `jax.lax.scan`, cannot be read from outside, and are left out.
 
@@ -275,7 +275,8 @@ def checked_module(model: Predictor) -> nnx.Module:
   """Returns the model; raises UserError unless it is an NNX module."""
   if not isinstance(model, nnx.Module):
     raise UserError(
-      f'{type(model).__name__} has no intermediates; it must be an NNX module'
+      f'the model is of type {type(model).__name__}; it must be an NNX module, such as '
+      'the attribute model of what zoo.load returns'
     )
   return model
 

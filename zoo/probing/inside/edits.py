@@ -321,13 +321,14 @@ class Resample(Set):
 class Apply(Edit):
   """An edit that applies a function to a value."""
 
-  def __init__(self, function: Callable[[Array], Array]):
+  def __init__(self, function: Callable[[Array], ArrayLike]):
     super().__init__()
     self.function = function
 
   def change(self, value: Array) -> Array:
-    """Returns the function of the value."""
-    return self.function(value)
+    """Returns the function of the value, which may be an array of NumPy."""
+    changed: Any = self.function(value)
+    return jnp.asarray(changed) if isinstance(changed, np.ndarray) else changed
 
 
 def _check_prompts_first(edit: Edit) -> None:
@@ -338,7 +339,7 @@ def _check_prompts_first(edit: Edit) -> None:
     )
 
 
-EditLike: TypeAlias = Edit | Callable[[Array], Array]
+EditLike: TypeAlias = Edit | Callable[[Array], ArrayLike]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

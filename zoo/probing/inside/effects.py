@@ -86,6 +86,7 @@ class _Effects(NamedTuple):
   gap: Estimate
   rows: Rows[Effect]
   method: str = 'patch'
+  quantity: str = 'loss'
 
 
 class Effects(_Effects, Tabular):
@@ -102,6 +103,7 @@ class Effects(_Effects, Tabular):
     rows: The effects by site, head and token.
     method: How they were found, the argument of `effects`. With a method other than
       'patch' they are approximations, whose error the standard errors do not contain.
+    quantity: What was measured: 'loss', or 'metric' if `effects` was given one.
   """
 
   def __str__(self) -> str:
@@ -111,10 +113,23 @@ class Effects(_Effects, Tabular):
         f'approximated by method={self.method!r}; ± is the error over prompts alone\n'
       )
     said += (
-      f'gap {self.gap.mean:.4g} ± {self.gap.half:.2g}: the loss of corrupt prompts'
+      f'gap {self.gap.mean:.4g} ± {self.gap.half:.2g}: the {self.quantity} of corrupt '
+      f'prompts is {self.corrupt.mean:.4g}, and that of clean ones '
+      f'{self.clean.mean:.4g}\n'
     )
-    said += f' is {self.corrupt.mean:.4g}, and that of clean ones {self.clean.mean:.4g}'
-    return f'{said}\n{self.rows}'
+    if not self.rows:
+      return f'{said}{self.rows}'
+    if not abs(self.gap.mean) > self.gap.half:
+      said += (
+        'There are no shares, since the 95 % interval of the gap contains 0; take more '
+        'prompts, or others\n'
+      )
+    elif self.quantity == 'loss' and self.gap.mean < 0:
+      said += (
+        'There are no shares, since the corrupt prompts have the lower loss; are clean '
+        'and corrupt exchanged?\n'
+      )
+    return f'{said}{self.rows}'
 
 
 def effects(
@@ -153,7 +168,8 @@ def effects(
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
     and the values v'.
   - Denominator: the gap E L(corrupt) − E L(clean). Shares are None if its 95 % interval
-    contains 0.
+    contains 0, or if the corrupt prompts have the lower loss. With a `metric` the gap
+    may be negative.
 
   Args:
     model: A model with taps.
@@ -237,8 +253,9 @@ def effects(
     )
   site_kinds = {site: taps[site].kind for site in shapes}
   empty = _why_no_rows(model, has_taps=bool(taps), sites=sites)
+  quantity = 'loss' if metric is None else 'metric'
   table = _table(
-    clean_loss, corrupt_loss, losses, selections, [*axes], site_kinds, empty
+    clean_loss, corrupt_loss, losses, selections, [*axes], site_kinds, empty, quantity
   )
   return table._replace(method=method)
 
@@ -376,6 +393,8 @@ def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
     return KINDS[:1] if method == 'integrated' else KINDS
   if isinstance(kinds, str):
     raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
+  if not kinds:
+    raise UserError(f'kinds is empty; it must have some of {", ".join(KINDS)}')
   for kind in kinds:
     check_name('kind', kind, KINDS)
     if method == 'integrated' and kind != 'recovered':
@@ -534,6 +553,7 @@ def _table(
   sites: Sequence[str],
   site_kinds: Mapping[str, str | None],
   empty: str,
+  quantity: str,
 ) -> Effects:
   gap = corrupt_loss - clean_loss
   unknown = dict.fromkeys(KINDS)
@@ -544,7 +564,12 @@ def _table(
     head, token = (None if i < 0 else int(i) for i in (head, token))
     place = str(sites[site]), head, token
     moved = corrupt_loss - loss if kind == _RECOVERED else loss - clean_loss
-    share = share_of_gap(moved, gap, with_next=KINDS[kind] == 'resample')
+    share = share_of_gap(
+      moved,
+      gap,
+      with_next=KINDS[kind] == 'resample',
+      is_loss=quantity == 'loss',
+    )
     rows.setdefault(place, {**unknown})[KINDS[kind]] = share
   return Effects(
     estimate(clean_loss),
@@ -557,4 +582,5 @@ def _table(
       ),
       empty,
     ),
+    quantity=quantity,
   )

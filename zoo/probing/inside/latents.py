@@ -334,7 +334,8 @@ class _Ridge:
 
   def __init__(self, inputs: Float[np.ndarray, 'b m']):
     self.mean, self.spread = inputs.mean(axis=0), inputs.std(axis=0)
-    self.spread[self.spread == 0] = 1
+    # The mean of a constant column may differ from its value by rounding.
+    self.spread[inputs.max(axis=0) == inputs.min(axis=0)] = 1
     self.left, self.singular, self.right = np.linalg.svd(
       self._standard(inputs), full_matrices=False
     )

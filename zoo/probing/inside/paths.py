@@ -161,7 +161,9 @@ def path_effect(
   clean_loss, corrupt_loss, patched = (
     np.asarray(array, np.float64) for array in arrays
   )
-  return share_of_gap(corrupt_loss - patched, corrupt_loss - clean_loss)
+  return share_of_gap(
+    corrupt_loss - patched, corrupt_loss - clean_loss, is_loss=metric is None
+  )
 
 
 def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:

@@ -205,13 +205,18 @@ def _with_functions(task: Task) -> FunctionClass:
   """Returns the task on whose prompts a model is measured.
 
   Raises:
-    UserError: If the task has no functions.
+    UserError: If the task has no functions, or draws its prompts in another way.
   """
   held_out = task.held_out()
   if not isinstance(held_out, FunctionClass):
     raise UserError(
       f'the task is of type {type(task).__name__}; task vectors need prompts that '
       'share a function, as those of a zoo.tasks.base.FunctionClass'
+    )
+  if type(held_out).sample_one is not FunctionClass.sample_one:
+    raise UserError(
+      f'{type(task).__name__} has a sample_one of its own; task vectors draw prompts '
+      'by sample_function, evaluate and sample_labels, which would be other prompts'
     )
   return held_out
 

@@ -77,12 +77,12 @@ def table(part: str, result: Any) -> Table:
     rows = [
       (
         row.site,
-        '-' if row.token is None else str(row.token + 1),
+        '-' if row.token is None else str(row.token),
         plus_minus(row.recovered),
       )
       for row in largest
     ]
-    note = 'The largest; rows.jsonl has all.'
+    note = f'These are the {_MOST_LISTED} largest; what_matters.csv has all.'
     return Table(rows, ('site', 'token', 'recovers ± 95 %'), note=note)
   if part == 'heads':
     of_heads = _by_head(result)
@@ -143,7 +143,7 @@ def plot_effects(
   if isinstance(model, TokenModel):
     names = named_tokens(token_names(model.layout, context_length), count)
   else:
-    names = {i: str(i + 1) for i in range(count)}
+    names = {i: str(i) for i in range(count)}
   heat_map = HeatMap(
     values,
     _scale(values),

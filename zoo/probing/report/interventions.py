@@ -23,6 +23,7 @@ from zoo.measure.rows import Rows
 from zoo.measure.statistics import (
   LEVEL,
   Estimate,
+  HalfWidth,
   above_zero,
   apart_from_extreme,
   difference_of,
@@ -233,7 +234,7 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   ]
   positive = _surviving(shares, [share for _, share in shares])
   if not positive:
-    return f'{what} no one {does} a share that is told apart from 0.'
+    return f'{what} none of them {does} a share that is told apart from 0.'
   best = max(positive, key=lambda pair: pair[1].mean)
   others = [pair for pair in positive if pair is not best]
   gaps = [difference_of(best[1], share) for _, share in others]
@@ -302,7 +303,7 @@ def _latent_sentence(scores: Sequence[LatentScore]) -> str:
 
 def _place(row: Effect) -> str:
   head = '' if row.head is None else f', head {row.head}'
-  token = '' if row.token is None else f', token {row.token + 1}'
+  token = '' if row.token is None else f', token {row.token}'
   return f'{row.site}{head}{token}'
 
 
@@ -341,10 +342,18 @@ def from_json(part: str, content: Any) -> Result | None:
   if part == 'layers':
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
     return Readout(matches, content['nearest'])
-  return [
-    LatentScore(*row[:2], *(_estimate(pair) for pair in row[2:6]), p_value=row[6])
-    for row in content
-  ]
+  return [_latent_score(*row) for row in content]
+
+
+def _latent_score(
+  site: str, target: str, r2: Any, permuted: Any, untrained: Any, above: Any, p: Any
+) -> LatentScore:
+  intervals = (
+    None if pair is None else HalfWidth(*map(_number, pair))
+    for pair in (untrained, above)
+  )
+  known = Estimate(*map(_number, r2)), Estimate(*map(_number, permuted))
+  return LatentScore(site, target, *known, *intervals, p_value=p)
 
 
 def _match(parameters: list[Any], **arrays: Any) -> Match:
