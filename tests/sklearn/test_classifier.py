@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -22,6 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from tests.sklearn.predictors import OfTables, Sized, prompt_of
+from zoo.sklearn.estimator import takes_both
 
 TASK = zoo.create_task(
   'gaussian_clusters', num_features=4, num_classes=5, context_length=8
@@ -257,3 +259,40 @@ def test_the_checks_of_scikit_learn_pass(name, unchecked):
   # Some are skipped without pandas or an environment variable; one that fails raises.
   results = check_estimator(model, on_skip=None, expected_failed_checks=fails)
   assert sum(result['status'] == 'passed' for result in results) > 40
+
+
+class _First:
+  """Predicts the logits of three classes from the first feature alone."""
+
+  num_outputs = 3
+
+  def __call__(self, prompt):
+    return -3 * jnp.abs(prompt.x_query[:, :1] - jnp.array([[-1.5, 0.0, 1.5]]))
+
+
+def test_a_model_of_a_table_knows_its_columns_and_classes_by_their_places(tmp_path):
+  generator = np.random.default_rng(0)
+  names = np.array(['a', 'b', 'c'])[np.arange(90) % 3]
+  x = np.column_stack([np.arange(90) % 3, generator.normal(size=(90, 3))])
+  np.savez(tmp_path / 'a.npz', x=x, y=names)
+  task = zoo.create_task(
+    'arrays', path=str(tmp_path / 'a.npz'), label_kind='classes', context_length=8
+  )
+  some = np.concatenate([np.flatnonzero(names != 'a')[:20], [0]])
+  for rows in np.arange(60), some:
+    found = fitted(_First(), task, num_members=3, data=(x[rows], names[rows]))
+    assert found.classes_.tolist() == ['a', 'b', 'c']
+    assert all((m.columns.places == np.arange(4)).all() for m in found._members)
+  few = some[:-1]
+  found = fitted(_First(), task, data=(x[few], names[few]))
+  np.testing.assert_array_equal(found.y_, np.arange(90)[few] % 3)
+  with refuses("y has the class 'd'", "trained on the classes 'a', 'b', 'c'"):
+    fitted(_First(), task, data=(x[:6], list('abcdab')))
+
+
+def test_a_task_of_classes_is_never_taken_for_numbers_and_classes():
+  model = zoo.models.Tabular(4, num_outputs=3, num_classes=2, width=8, rngs=nnx.Rngs(0))
+  task = zoo.create_task('gaussian_clusters', num_features=4, num_classes=3)
+  assert not takes_both(model, task)
+  both = zoo.create_task('tabular', kind='both', num_features=4, num_classes=2)
+  assert takes_both(model, both)

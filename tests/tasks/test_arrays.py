@@ -89,6 +89,17 @@ def test_arrays_are_standardised_over_the_rows_for_training(path):
   np.testing.assert_array_equal(features.y, plain.y)
 
 
+def test_a_constant_column_is_0_although_its_mean_is_rounded(tmp_path):
+  x = np.column_stack([np.arange(_N), np.full(_N, 0.1)])
+  held_out = _task(_write(tmp_path / 'a.npz', x=x)).held_out()
+  row = held_out.x[0, 0]  # of the rows that are not standardised
+  x[int(row), 1] = 0.2
+  task = _task(_write(tmp_path / 'b.npz', x=x), standardise='features')
+  assert np.full(len(task.x), 0.1).mean() != 0.1
+  np.testing.assert_array_equal(task.x[:, 1], 0)
+  np.testing.assert_allclose(np.unique(task.held_out().x[:, 1]), [0, 0.1])
+
+
 def test_classes_of_any_names_are_one_hot(tmp_path):
   names = np.array(['rose', 'iris', 'lily'])[np.arange(_N) % 3]
   task = _task(_write(tmp_path / 'c.npz', y=names), label_kind='classes')
@@ -96,6 +107,7 @@ def test_classes_of_any_names_are_one_hot(tmp_path):
   assert (task.num_outputs, task.num_features) == (3, 3)
   expected = np.array([2, 0, 1])[rows % 3]  # in the order of the alphabet
   np.testing.assert_array_equal(host.targets(prompt), np.eye(3)[expected])
+  assert task.class_names == ('iris', 'lily', 'rose')
   assert next(iter(task.baselines())) == 'logistic'
 
 
@@ -157,6 +169,11 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
     ({'y': np.ones((_N, 2))}, {}, 'it must be a label for each of the 30 rows of x'),
     ({'y': np.full(_N, np.nan)}, {}, 'has entries that are not finite numbers'),
     ({'y': np.full(_N, 'a')}, {}, "has labels such as 'a'; give numbers, or set"),
+    (
+      {'y': np.where(np.arange(_N) % 3, np.nan, 1.0)},
+      {'label_kind': 'classes'},
+      'y of',
+    ),
     ({'x': np.full((_N, 2), 'a')}, {}, 'has entries that are not finite numbers'),
     ({}, {'label_kind': 'classes'}, 'has 30 different values in 30 rows'),
     ({}, {'context_length': 6}, 'has 6 for held_out'),

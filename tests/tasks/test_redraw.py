@@ -287,7 +287,7 @@ def test_a_table_is_not_drawn_again():
   task = zoo.create_task('tabular', num_features=2, context_length=3)
   prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 2))
   for keep in ('query', 'inputs'):
-    with refuses('the maker of a table given its features has no known distribution'):
+    with refuses('the features of a table do not tell how its labels were drawn'):
       jax.eval_shape(
         lambda p, keep=keep: task.redraw(jax.random.key(1), p, keep), prompt
       )

@@ -135,6 +135,15 @@ def test_predictions_of_balls_that_no_urn_has_are_finite():
   assert all(np.isfinite(logits).all() for logits in run(prompt))
 
 
+@pytest.mark.parametrize('make', [np.array, jax.numpy.float32])
+def test_a_concentration_may_be_an_array_of_one_number(make):
+  task = _task(concentration=make(0.5))
+  np.testing.assert_array_equal(task.urns, _task(concentration=0.5).urns)
+  # A task that JAX rebuilds keeps its urns.
+  rebuilt = jax.tree.map(jax.numpy.asarray, task)
+  assert isinstance(rebuilt._urns, jax.Array)
+
+
 def test_the_urns_depend_on_seed_and_concentration():
   task = _task()
   urns = np.asarray(task.urns)

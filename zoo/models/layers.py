@@ -304,10 +304,11 @@ def _maker(entry: MixerLike) -> tuple[str, Callable[..., Any], Collection[str]]:
   if isinstance(entry, str):
     mixer = MIXERS[check_registered('mixer', entry, MIXERS)]
     return entry, mixer, parameters(mixer)
-  if not callable(entry):
-    raise UserError(
-      f'mixer is {entry!r:.80}; it must be a name, a class of mixers, or a list'
+  if isinstance(entry, nnx.Module) or not callable(entry):
+    what = (
+      f'an object of {type(entry).__name__}' if callable(entry) else f'{entry!r:.80}'
     )
+    raise UserError(f'mixer is {what}; it must be a name, a class of mixers, or a list')
   if isinstance(entry, type):
     return entry.__name__, entry, parameters(entry)
   return getattr(entry, '__name__', repr(entry)), entry, signature(entry).parameters

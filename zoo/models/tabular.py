@@ -63,7 +63,7 @@ class Tabular(nnx.Module):
     num_outputs: Number of entries of a label of the task: 1 (the default) for numbers,
       up to `num_classes` for classes, or 1 + `num_classes` for both. The weights do not
       depend on it. Labels with 1 + `num_classes` entries are always read as a number
-      and a class.
+      and a class, so that a config for a task with so many classes is refused.
     num_classes: Largest number of classes, ≥ 2; 10 by default.
     num_layers: Number of layers, from 1 to 1000; 3 by default.
     num_loops: Number of times that the layers are applied, with the same weights, from

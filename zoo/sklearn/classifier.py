@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
@@ -12,8 +12,9 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.sklearn.estimator import InContext, Member, takes_both
+from zoo.tasks.arrays import Arrays
 
 
 class Classifier(ClassifierMixin, InContext):
@@ -26,6 +27,9 @@ class Classifier(ClassifierMixin, InContext):
   Units, columns, rows and what a table may hold are as `zoo.Regressor` says, except for
   y, which is not scaled. The probabilities of the parts of a long table are averaged.
   From a table of one class that class is predicted.
+
+  A model of the task `arrays` was trained on the classes of a file. Its table may have
+  these classes alone, and `classes_` has all of them.
 
   Classes: a model has as many classes as its task. If a table has fewer, the
   probabilities of the others are dropped, and the rest are divided by their sum. More
@@ -92,7 +96,7 @@ class Classifier(ClassifierMixin, InContext):
     self._check_kind()
     self.X_, y = self._validated(X, y=y)
     check_classification_targets(y)
-    self.classes_, self.y_ = np.unique(np.asarray(y), return_inverse=True)
+    self.classes_, self.y_ = self._classes_of(np.asarray(y))
     k = len(self.classes_)
     most = self._most_classes(k)
     if k > most and self._has_signs:
@@ -107,6 +111,31 @@ class Classifier(ClassifierMixin, InContext):
     axes = () if self._has_signs else (self._num_outputs(k),)
     self._keep(self.X_, None, axes, k, axes)
     return self
+
+  def _classes_of(self, y: np.ndarray) -> tuple[np.ndarray, Int[np.ndarray, ' c']]:
+    """Numbers the classes of a table.
+
+    A model that was trained on the rows of a table knows its classes by their numbers
+    there, so that a table with fewer classes keeps these numbers.
+
+    Returns:
+      The classes that the model knows, and the number of the class of each row.
+
+    Raises:
+      UserError: If the table has a class that such a model was not trained on.
+    """
+    classes, numbers = np.unique(y, return_inverse=True)
+    if not isinstance(self.task_, Arrays) or self.task_.label_kind != 'classes':
+      return classes, numbers
+    known = self.task_.class_names
+    unknown = [name for name in classes.tolist() if name not in known]
+    if unknown:
+      raise UserError(
+        f'y has the class {unknown[0]!r}; the model was trained on the classes '
+        f'{shown([*map(repr, known)])} of {self.task_.path!r}'
+      )
+    places = np.array([known.index(name) for name in classes.tolist()])
+    return np.array(known), places[numbers]
 
   def _check_kind(self) -> None:
     """Raises UserError for a model of numbers."""

@@ -192,11 +192,13 @@ class InContext(BaseEstimator):
     self, c: int, d: int, n: int, num_classes: int, axes: tuple[int, ...]
   ) -> Iterator[Member]:
     """The members; features and classes of the first one are in order."""
+    # A model that was trained on the rows of a table knows its columns and classes by
+    # their places, so that all members have them in order.
     generator = check_random_state(self.random_state)
     most = axes[0] if axes else max(num_classes, 2)
     for index in range(self.num_members):
       places, classes = np.arange(d), np.arange(num_classes)
-      if index > 0:
+      if index > 0 and not isinstance(self.task_, Arrays):
         places = generator.permutation(n)[:d]
         classes = generator.permutation(most)[:num_classes]
       parts = [np.arange(c)]
@@ -212,9 +214,9 @@ class InContext(BaseEstimator):
 def takes_both(model: Predictor, task: Task | None) -> bool:
   """Whether a model was trained on numbers and on classes, as `tabular` may be."""
   num_classes = getattr(model, 'num_classes', None)
-  return num_classes is not None and (
-    task is None or task.num_outputs == 1 + num_classes
-  )
+  if num_classes is None or task is None:
+    return num_classes is not None
+  return task.label_kind == 'numbers' and task.num_outputs == 1 + num_classes
 
 
 def _model_at(path: str | os.PathLike[str]) -> Predictor | None:

@@ -74,6 +74,8 @@ class _Rows(Tree):
     x_std: Standard deviation of each feature `[d]`.
     y_mean: Mean of the labels, a number, or `[k]` for classes.
     y_std: Standard deviation of the labels, a number, or `[k]` for classes.
+    class_names: The labels of the classes as the file has them, in the order of the
+      entries of y; empty for numbers.
     origin: The fields of the task on which the rows depend.
   """
 
@@ -83,6 +85,7 @@ class _Rows(Tree):
   x_std: Any
   y_mean: Any
   y_std: Any
+  class_names: tuple = struct.field(pytree_node=False)
   origin: tuple = struct.field(pytree_node=False)
 
 
@@ -189,7 +192,8 @@ class Arrays(BaseTask):
       raise UserError(
         f'x of {self.path!r} has shape {table.x.shape}; it must be [rows, features]'
       )
-    x, y = _finite(self.path, 'x', table.x), self._labels(table)
+    x = _finite(self.path, 'x', table.x)
+    y, names = self._labels(table)
     order = np.random.RandomState(self.seed).permutation(len(x))
     held_out, training = np.split(order, [round(self.held_out_share * len(x))])
     splits = {'training': training, 'held_out': held_out}
@@ -211,6 +215,7 @@ class Arrays(BaseTask):
       x_std=x_std,
       y_mean=y_mean,
       y_std=y_std,
+      class_names=names,
       origin=self._origin(),
     )
 
@@ -244,7 +249,13 @@ class Arrays(BaseTask):
     """Number of outputs of a prediction, k."""
     return self.y.shape[-1] if self.label_kind == 'classes' else 1
 
-  def _labels(self, table: _Table) -> np.ndarray:
+  @property
+  def class_names(self) -> tuple:
+    """The labels of the classes in the file, by their number; empty for numbers."""
+    return self.table.class_names
+
+  def _labels(self, table: _Table) -> tuple[np.ndarray, tuple]:
+    """Returns the labels, and the names of the classes; raises UserError."""
     if table.y.shape != table.x.shape[:1]:
       raise UserError(
         f'y of {self.path!r} has shape {table.y.shape}; it must be a label for each of '
@@ -256,7 +267,9 @@ class Arrays(BaseTask):
           f'y of {self.path!r} has labels such as {str(table.y[0])!r}; give numbers, '
           "or set label_kind = 'classes'"
         )
-      return _finite(self.path, 'y', table.y)
+      return _finite(self.path, 'y', table.y), ()
+    if table.y.dtype.kind == 'f':
+      _finite(self.path, 'y', table.y)
     names, classes = np.unique(table.y, return_inverse=True)
     if not 2 <= len(names) <= len(table.y) // 2:
       raise UserError(
@@ -264,7 +277,7 @@ class Arrays(BaseTask):
         'classes must be at least 2, and each have 2 rows on average; or set '
         "label_kind = 'numbers'"
       )
-    return np.eye(len(names))[classes]
+    return np.eye(len(names))[classes], tuple(names.tolist())
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     x, y = jnp.asarray(self.x, float), jnp.asarray(self.y, float)
@@ -408,4 +421,6 @@ def _scale(array: np.ndarray, is_standardised: bool) -> tuple[np.ndarray, np.nda
   mean, std = np.asarray(array.mean(axis=0)), np.asarray(array.std(axis=0))
   if not is_standardised:
     return np.zeros_like(mean), np.ones_like(mean)
-  return mean, np.where(std > 0, std, 1)
+  # The mean of a constant column may differ from its value by rounding.
+  varies = array.max(axis=0) > array.min(axis=0)
+  return np.where(varies, mean, array[0]), np.where(varies, std, 1)

@@ -45,8 +45,8 @@ from zoo.tasks.images import read_images
 class LabelledClusters(BaseTask):
   """Classification of points from K known clusters, each of which has one of L labels.
 
-  A class of rank k = 1 … K has the probability `∝ k^−α`, the label k modulo L, and a
-  mean `μ_k ~ N(0, I/D)` that depends only on `seed` and the sizes. Each prompt draws
+  A class of rank k = 1 … K has the probability `∝ k^−α`, the label k − 1 modulo L, and
+  a mean `μ_k ~ N(0, I/D)` that depends only on `seed` and the sizes. Each prompt draws
   the classes of its N examples and of its query. The features of an example of class k
   are `x = (μ_k + ε η) / √(1 + ε²)` with `η ~ N(0, I/D)`. Labels are one-hot, and are
   also the targets. The latents are the classes. A model can learn the labels of the

@@ -56,7 +56,8 @@ class LinearRegression(LinearFunctions):
 
   Covariances and the prior mean are kept as float64 on the host, so that the formulas
   lose no precision. By default the prior mean is 0, as in most papers. The configs of
-  this library train on the task of Table 1 of arXiv 2512.04268, whose prior mean is 2.
+  single layers of linear attention and of `sequential` train on the task of Table 1 of
+  arXiv 2512.04268, whose prior mean is 2.
 
   Args:
     num_features: Number of features d ≥ 1.

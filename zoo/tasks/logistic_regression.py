@@ -142,9 +142,9 @@ class LogisticRegression(FunctionClass):
   def posterior(self) -> Posterior | None:
     """Returns the posterior: integrated if a small grid is enough, else estimated.
 
-    A grid is used for at most 3 features. The prior standard deviations may be up to
-    9.7 for two features, and up to 1.7 for three (2.1 with the link 'logistic'). None
-    is returned for the link 'sign'.
+    A grid is used for at most 3 features, up to a size that depends on the prior
+    standard deviations; docs/tasks.md has the limits. None is returned for the link
+    'sign'.
     """
     # For 'sign' there is none. The posterior is then the prior, cut off by a hyperplane
     # for each example, and no method estimated it at an acceptable cost. For 20

@@ -50,7 +50,7 @@ class _Labels(NamedTuple):
 @register_task('tabular')
 @struct.dataclass(eq=False, repr=False)
 class Tabular(BaseTask):
-  """Prompts that are tables of a random maker, with missing and irrelevant features.
+  """Prompts that are random tables, with missing and irrelevant features.
 
   Each prompt is one table, whose last row is the query. It has from 2 to `num_features`
   features, log-uniformly; the other columns are 0. Rows are independent given the
@@ -140,7 +140,7 @@ class Tabular(BaseTask):
     return make_prompt(x[rows], labelled[rows], None, latents)
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Raises UserError: the distribution of a maker given features is not known.
+    """Raises UserError: how labels depend on given features is not known.
 
     Args:
       key: Random key.
@@ -151,8 +151,8 @@ class Tabular(BaseTask):
       UserError: If it is called: the distribution is not known.
     """
     raise UserError(
-      'the maker of a table given its features has no known distribution, so prompts '
-      'of Tabular cannot be drawn again'
+      'the features of a table do not tell how its labels were drawn, so prompts of '
+      'Tabular cannot be drawn again'
     )
 
   def _labels_of_kind(

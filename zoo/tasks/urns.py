@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
@@ -73,6 +74,10 @@ class Urns(BaseTask):
 
   def __post_init__(self):
     super().__post_init__()
+    is_pool = self.num_urns is not None
+    if is_pool and self._urns is None and _is_one_number(self.concentration):
+      # A user may give an array with one number. JAX rebuilds a pool with its urns.
+      object.__setattr__(self, 'concentration', float(self.concentration))
     sizes = self.num_urns, self.num_symbols, self.seed
     if _are_right(*sizes, self.concentration):
       object.__setattr__(self, '_urns', _urns(*sizes, self.concentration))
@@ -189,6 +194,12 @@ class Generalising(SequenceBaseline):
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
     counts = jnp.cumsum(jax.nn.one_hot(symbols, self.num_symbols), axis=0)
     return jnp.log(counts + jnp.asarray(self.concentration, counts.dtype))
+
+
+def _is_one_number(value: Any) -> bool:
+  """Returns whether a value is an array of one real number that is not traced."""
+  is_array = isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer)
+  return is_array and value.ndim == 0 and value.dtype.kind in 'iuf'
 
 
 def _are_right(num_urns: Any, num_symbols: Any, seed: Any, alpha: Any) -> bool:
