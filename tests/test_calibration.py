@@ -3,6 +3,7 @@
 # What is None or of which kind follows from the task.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false, reportCallIssue=false
 
+import math
 import tracemalloc
 
 import jax
@@ -457,12 +458,19 @@ def test_predictions_that_drift_or_shrink_are_no_martingale():
   assert abs(wide[-1].drift.mean) < 4 * wide[-1].drift.stderr
 
 
+def test_a_prediction_that_is_nan_is_no_drift():
+  with refuses('the predictor gives', 'a mean that is NaN'):
+    zoo.martingale(_Drifts(math.nan), _task(), 16, num_steps=3)
+
+
 def test_a_martingale_needs_features_that_do_not_depend_on_labels():
   chain = zoo.create_task('markov_chain', num_symbols=2)
   with refuses('MarkovChain is no zoo.tasks.FunctionClass'):
     zoo.martingale(chain.baselines()['bayes'], chain)
   with refuses('num_steps is 5'):
     zoo.martingale(_bayes(), _task(), num_steps=5)
+  with refuses('there are no predictors'):
+    zoo.likelihood({}, _task())
 
 
 def test_the_result_is_printed_below_the_table():

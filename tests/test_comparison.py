@@ -229,7 +229,7 @@ def test_a_picture_by_examples_has_means_alone():
   # However large that mean is, it is no scale by which others are left out.
   np.testing.assert_array_equal(drawn['model'].get_ydata(), [4.0, 3.0, 2.0])
   np.testing.assert_array_equal(drawn['other'].get_ydata(), [4.0, 2.0, 1.5])
-  arrows = drawn['mean above the scale, or infinite']
+  arrows = drawn['mean above the scale, or not finite']
   assert (arrows.get_marker(), arrows.get_color()) == ('^', drawn['ols'].get_color())
   np.testing.assert_array_equal(arrows.get_xdata(), [1, 2])
   assert axes.get_ylim()[1] < 10

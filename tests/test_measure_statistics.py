@@ -73,6 +73,7 @@ def test_a_share_of_a_gap_that_may_be_0_is_none():
   share = share_of_gap(gap, -wide)  # a gap may be negative, as that of an accuracy
   assert share is not None
   assert share == pytest.approx(ratio(gap, -wide))
+  assert share_of_gap(gap, -wide, is_loss=True) is None
   apart = (gap + share.mean * wide) / wide.mean()
   shared = share_of_gap(gap, -wide, with_next=True)
   assert shared is not None
@@ -260,6 +261,9 @@ def test_a_test_of_two_groups_is_that_of_welch_where_their_spread_is_the_largest
   least: Any = stats.ttest_ind(quiet, second, equal_var=False)
   assert welch_test(quiet, second, [first, second, quiet]) > least.pvalue
   assert math.isnan(welch_test(first, quiet[:1], [first, quiet]))
+  assert math.isnan(
+    welch_test(np.ones(3), 2 * np.ones(3), [np.ones(3), 2 * np.ones(3)])
+  )
 
 
 def test_what_was_not_tested_does_not_count():

@@ -84,7 +84,7 @@ def test_a_legend_of_many_entries_is_whole_and_its_lines_differ():
   assert page.x0 <= box.x0 < box.x1 <= page.x1
   assert page.y0 <= box.y0 < box.y1 <= page.y1
   *lines, arrow = legend.get_lines()
-  assert legend.get_texts()[-1].get_text() == 'mean above the scale, or infinite'
+  assert legend.get_texts()[-1].get_text() == 'mean above the scale, or not finite'
   assert arrow.get_color() == BASELINES['ols']
   looks = [(line.get_color(), line.get_marker()) for line in lines]
   assert len(set(looks)) == len(lines) == len(names)

@@ -1,4 +1,15 @@
-from zoo.core.tables import Table, format_estimate, format_table, to_csv
+import math
+
+import pytest
+
+from zoo.core.tables import (
+  Table,
+  format_estimate,
+  format_exact,
+  format_mean,
+  format_table,
+  to_csv,
+)
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():
@@ -19,6 +30,32 @@ def test_a_mean_is_shown_without_an_error_that_is_unknown():
   assert format_estimate(1.5, 0.25) == '1.5000 ± 0.4900'
   assert format_estimate(1.5, None) == '1.5000'
   assert format_estimate(None, None) == '-'
+
+
+@pytest.mark.parametrize(
+  ('mean', 'half', 'shown'),
+  [
+    (0.25, 0.01, '0.250 ± 0.010'),
+    (0.0, 0.0, '0.000 ± 0.000'),
+    (0.002, 0.15, '0.002 ± 0.150'),
+    (5.2387, 2e-5, '5.238700 ± 0.000020'),
+    (4.2e-9, 2e-10, '4.20e-09 ± 2.00e-10'),
+    (4.2e-13, 2e-14, '0.000 ± 0.000'),
+    (4.2e-4, 0.0, '4.20e-04 ± 0.00e+00'),
+    (1.0, math.nan, '1.000 ± –'),
+    (1.0, math.inf, '1.000 ± inf'),
+    (math.nan, math.nan, 'nan ± –'),
+    (-2e-4, None, '-2.00e-04'),
+  ],
+)
+def test_neither_a_small_number_nor_a_small_error_is_shown_as_0(mean, half, shown):
+  assert format_mean(mean, half, 3) == shown
+
+
+def test_a_small_exact_number_has_an_exponent():
+  assert format_exact(0.0) == '0.000000'
+  assert format_exact(1.2e-5) == '0.000012'
+  assert format_exact(3e-8) == '3.00e-08'
 
 
 def test_a_name_from_a_file_cannot_colour_the_terminal():

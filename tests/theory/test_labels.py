@@ -163,6 +163,13 @@ def test_fresh_risk_of_gd_beta_trained_on_a_pool():
   assert error < 0.1 * 16.9 / n
 
 
+def test_a_label_that_is_always_0_is_predicted_by_0():
+  task = isotropic(2, 3)
+  best = labels.optimum(task, lambda v: 0 * v, 'label')
+  assert best.risk == 0
+  assert not np.any(best.rule.init)
+
+
 def test_refusals(unchecked, monkeypatch):
   task = isotropic(2, 3)
   rule = random_rule(2)

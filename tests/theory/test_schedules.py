@@ -118,3 +118,22 @@ def test_what_has_no_closed_form_says_so():
   with pytest.raises(zoo.UserError, match='use prior_mean'):
     estimators.best_penalty(certain)
   assert theory.best_step_size(certain) == 0
+
+
+def test_more_steps_than_can_be_computed_are_refused():
+  task = isotropic(2, 3)
+  for call in (theory.best_step_size, theory.best_schedule, theory.polynomial_optimum):
+    with pytest.raises(zoo.UserError, match='is 129; it must be an integer from 1'):
+      call(task, 129)
+  descent = estimators.gradient_descent(task, 0.1, 129)
+  with pytest.raises(zoo.UserError, match='for at most 128 steps; there are 129'):
+    theory.exact_risk(descent, task)
+
+
+def test_the_best_step_size_does_not_depend_on_units():
+  sizes = [
+    theory.best_step_size(isotropic(2, 3, feature_covariance=unit * np.eye(2)), 3)
+    * unit
+    for unit in (1.0, 1e-12, 1e12)
+  ]
+  np.testing.assert_allclose(sizes, sizes[0], rtol=1e-6)

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 # same prompts is 0 up to the rounding of float32.
 ROUNDING = 1e-10
 
-# The least probability makes the logit of a certain prediction finite. Its loss is 1e-6
-# if it is right.
+# The least probability makes the logit of a certain prediction finite. If it is right,
+# its loss is 1e-6 for two classes, and (k − 1)·1e-6 for k.
 _SMALLEST = 1e-6
 
 

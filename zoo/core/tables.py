@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from zoo.core.errors import printable
 _NOTHING = {'', '-'}  # A cell without content has one of these texts.
 
 
+_ROUNDING = 1e-10  # Smaller numbers are shown as 0.
 # Half of a 95 % interval has this many standard errors.
 Z_95 = 1.959963984540054
 
@@ -18,18 +20,53 @@ Z_95 = 1.959963984540054
 def format_estimate(mean: float | None, stderr: float | None = None) -> str:
   """Returns a mean ± half of its 95 % interval, if its standard error is known.
 
-  A dash stands for no mean.
+  A dash stands for no mean. There are four decimals unless the numbers are small, as
+  `format_mean` says.
   """
   if mean is None:
     return '-'
-  if stderr is None:
-    return f'{mean:.4f}'
-  return f'{mean:.4f} ± {Z_95 * stderr:.4f}'
+  return format_mean(mean, None if stderr is None else Z_95 * stderr, 4)
 
 
 def format_exact(value: float | None) -> str:
-  """Returns a number with six decimals; a dash if it is unknown."""
-  return '-' if value is None else f'{value:.6f}'
+  """Returns a number with six decimals; a dash if it is unknown.
+
+  A number that is so small that six decimals would show less than two digits of it has
+  an exponent.
+  """
+  return '-' if value is None else format_mean(value, None, 6)
+
+
+def format_mean(mean: float, half: float | None, decimals: int) -> str:
+  """Returns a mean, and half of its interval if it is known.
+
+  Neither a small number nor a small error is shown as 0. If half of the interval would
+  be, both numbers get so many decimals that it has two digits. Numbers for which that
+  is too small have exponents. What is below 1e-10 counts as rounding and is shown as 0.
+
+  Args:
+    mean: The mean.
+    half: Half of the width of its interval. None leaves it out, and NaN is a dash.
+    decimals: The number of decimals of numbers that are not small.
+
+  Example:
+    >>> format_mean(0.25, 0.01, 3), format_mean(0.25, 0.00012, 3)
+    ('0.250 ± 0.010', '0.25000 ± 0.00012')
+    >>> format_mean(0.0002, None, 3), format_mean(0.0002, 0.00001, 3)
+    ('2.00e-04', '2.00e-04 ± 1.00e-05')
+  """
+  kind = f'.{decimals}f'
+  if max(abs(mean), half or 0) < _ROUNDING:
+    pass
+  elif half is not None and math.isfinite(half) and half > 0:
+    if half < 0.5 * 10.0**-decimals:
+      digits = min(1 - math.floor(math.log10(half)), 15)
+      kind = f'.{digits}f' if abs(mean) >= 1e-3 else '.2e'
+  elif 0 < abs(mean) < 10 * 10.0**-decimals:
+    kind = '.2e'
+  if half is None:
+    return f'{mean:{kind}}'
+  return f'{mean:{kind}} ± {"–" if math.isnan(half) else f"{half:{kind}}"}'
 
 
 def format_seconds(seconds: float) -> str:

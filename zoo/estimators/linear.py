@@ -57,7 +57,7 @@ def gradient_descent(
     step_size: One number for all steps, or one for each `[num_steps]`. For one step on
       a task, None is the step size of least risk. For several steps
       `zoo.theory.best_step_size` and `zoo.theory.best_schedule` compute it.
-    num_steps: Number of steps, from 1 to 10,000.
+    num_steps: Number of steps, from 1 to 10,000. Exact risks are known for at most 128.
 
   Returns:
     The estimator, which predicts `w·x_q`.

@@ -15,9 +15,9 @@ from zoo.estimators.baselines import Baseline, Examples
 class MeanLabel(Baseline):
   """The mean number of the examples, and the logits of the shares of classes.
 
-  The share of a class is (n_k + 1) / (n + k) if n_k of n examples are of it. This is
-  the posterior mean of its probability under a uniform prior over the probabilities of
-  k classes.
+  The share of class k among K classes is (n_k + 1) / (n + K) if n_k of n examples are
+  of it. This is the posterior mean of its probability under a uniform prior over the
+  probabilities of the K classes.
 
   Args:
     kind: What labels are, one of `zoo.tasks.tabular.KINDS`.

@@ -112,6 +112,8 @@ def likelihood(
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   require_task(task)
   named = dict(predictors) if isinstance(predictors, Mapping) else {_MODEL: predictors}
+  if not named:
+    raise UserError('there are no predictors; likelihood needs at least one')
   if EXACT in named:
     raise UserError(
       f'a predictor is named {EXACT!r}, which is the name of the row of the posterior '
@@ -825,6 +827,9 @@ def martingale(
     firsts.append(followed[:, 0])
     moves.append(followed[:, 1:] - followed[:, :1])
   first, moved = np.concatenate(firsts), np.concatenate(moves)
+  unknown = np.isnan(first) | np.isnan(moved).any(axis=1)
+  if unknown.any():
+    raise UserError(f'the predictor gives {_count(unknown, task)} a mean that is NaN')
   centred = first - first.mean()
   # Equal predictions may differ by the rounding of float32.
   differ = np.ptp(first) > 1e-6 * np.abs(first).max()

@@ -18,7 +18,7 @@ from zoo.core.distributions import (
   has_distribution,
 )
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.protocols import BaseTask, Predictor, Task, require_task
 from zoo.core.trees import fresh
@@ -136,6 +136,7 @@ def batches_with_keys(
   Anything that is drawn beside the prompts has a key of its own, which follows from
   this one.
   """
+  seed = check_count('seed', seed, minimum=0)
   key, start = stream_of(seed, CURVE_STREAM), 0
   for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
     yield prompt, jax.random.fold_in(key, start)

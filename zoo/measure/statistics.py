@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError
-from zoo.core.tables import Z_95
+from zoo.core.tables import Z_95, format_mean
 
 LEVEL = 0.05  # Tests have this level.
 _MOST_COUNTS = 2**21  # The bootstrap holds at most so many counts, of 8 bytes each.
@@ -69,12 +69,10 @@ class HalfWidth(Estimate):
 def plus_minus(estimate: Estimate | None) -> str:
   """Returns a mean ± half of its 95 % interval, to three decimals.
 
-  A dash stands for None, and for an error that is unknown.
+  A dash stands for None, and for an error that is unknown. Small numbers have
+  exponents, as `format_mean` says.
   """
-  if estimate is None:
-    return '-'
-  half = '–' if math.isnan(estimate.stderr) else f'{estimate.half:.3f}'
-  return f'{estimate.mean:.3f} ± {half}'
+  return '-' if estimate is None else format_mean(estimate.mean, estimate.half, 3)
 
 
 def half_of(stderr: float | None) -> float | None:
@@ -223,7 +221,10 @@ def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Esti
 
 
 def share_of_gap(
-  part: Float[np.ndarray, ' p'], gap: Float[np.ndarray, ' p'], with_next: bool = False
+  part: Float[np.ndarray, ' p'],
+  gap: Float[np.ndarray, ' p'],
+  with_next: bool = False,
+  is_loss: bool = False,
 ) -> Estimate | None:
   """Returns the ratio of two means, or None if the denominator may be 0.
 
@@ -232,13 +233,18 @@ def share_of_gap(
     gap: A number for each of the same samples, whose mean is the denominator.
     with_next: Whether the part of a sample also depends on the next sample, as in
       `estimate_of_neighbours`.
+    is_loss: Whether the gap is the loss that corrupt prompts add, which has to be
+      positive. A gap of another metric may be negative.
 
   Returns:
     The share, with its error to the first order. None if the 95 % interval of the mean
-    gap contains 0: then the share may be any number.
+    gap contains 0: then the share may be any number. Also None if the gap is negative
+    and `is_loss`: then all shares would have the wrong sign.
   """
   whole = estimate(gap)
   if not abs(whole.mean) > whole.half:  # This includes NaN.
+    return None
+  if is_loss and whole.mean < 0:
     return None
   share, stderr = ratio(part, gap)
   if with_next:
@@ -401,13 +407,13 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
 
   Args:
     values: The samples, n ≥ 1.
-    confidence: The confidence of the interval, from 0 to 1.
+    confidence: The confidence of the interval, above 0 and below 1, such as 0.95.
 
   Returns:
     The interval, which is unbounded for a single sample.
 
   Raises:
-    UserError: If there are no samples.
+    UserError: If there are no samples, or if the confidence is out of its range.
 
   Example:
     >>> round(interval([1.0, 2.0, 3.0]).half, 3)  # 4.303 / √3
@@ -416,6 +422,8 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   from scipy import special  # It is slow to import.
 
   values = np.asarray(values, np.float64)
+  if not 0 < confidence < 1:
+    raise UserError(f'confidence is {confidence}; it must be above 0 and below 1')
   if not values.size:
     raise UserError('there are no samples; an interval needs at least one')
   if values.size == 1:
@@ -511,7 +519,8 @@ def welch_test(
     groups: All groups from which the mean variance is taken, including these two.
 
   Returns:
-    The p value; NaN if one of the two groups has a single value.
+    The p value. NaN if one of the two groups has a single value, or if no group has a
+    variance.
   """
   if min(len(first), len(second)) < 2:
     return math.nan
@@ -519,6 +528,8 @@ def welch_test(
   num_free = sum(map(len, several)) - len(several)
   squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
   mean_variance = squares / num_free
+  if not mean_variance:
+    return math.nan
   parts = []  # Each part of the variance of the gap has its degrees of freedom.
   of_mean = 0.0  # Groups that take the mean variance are one part together.
   for group in first, second:

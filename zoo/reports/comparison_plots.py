@@ -24,7 +24,7 @@ from zoo.reports.style import (
 # A baseline whose loss is below this part of the largest loss is below the axis: the
 # loss of a perfect baseline is a rounding error.
 LEAST = 1e-5
-_ABOVE = 'mean above the scale, or infinite'
+_ABOVE = 'mean above the scale, or not finite'
 _BELOW = 'below the axis'
 _NUM_OTHERS = 2  # Where few baselines are wanted, this number stands beside `bayes`.
 _ALIKE = 1e-3  # Baselines whose losses differ by less than this share look the same.

@@ -114,7 +114,9 @@ def plot_rows(
         heights = [
           rows.index(point.row) + shift
           for point in of
-          if point.value > 0 and point.value - point.half < axes.get_xlim()[0]
+          if point.value > 0
+          and math.isfinite(point.half)
+          and point.value - point.half < axes.get_xlim()[0]
         ]
         _mark_ends(axes, heights, colours[label])
     axes.set_title(title, parse_math=False)
@@ -147,7 +149,7 @@ def _to_csv(panels: Mapping[str, Sequence[RowPoint]]) -> str:
 def _limit(axes: Axes, points: Sequence[RowPoint]) -> None:
   """Sets the limits of a log axis, so that no interval near 0 hides the values."""
   known = [point for point in points if 0 < point.value < math.inf]
-  ends = [0.0 if math.isnan(point.half) else point.half for point in known]
+  ends = [point.half if math.isfinite(point.half) else 0.0 for point in known]
   if all(
     half < (1 - _SHOWN_BELOW) * point.value
     for point, half in zip(known, ends, strict=True)

@@ -370,8 +370,9 @@ def legend_above(figure: Figure, handles: Mapping[str, Any] | None = None) -> No
 def legend_within(axes: Axes) -> None:
   """Draws the legend of a caller's own axes, where matplotlib finds place for it."""
   lines, labels = axes.get_legend_handles_labels()
-  if lines:
-    _as_plain_text(axes.legend(lines, labels))
+  entries = dict(zip(labels, lines, strict=True))  # Each label is shown once.
+  if entries:
+    _as_plain_text(axes.legend(entries.values(), entries.keys()))
 
 
 def legend_below(axes: Axes, width: float, tick_lines: int = 1) -> None:

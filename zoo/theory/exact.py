@@ -189,7 +189,8 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
   if not isinstance(form, Recurrence):
     raise UserError(
       f'{type(subject).__name__} is not a recurrence whose coefficients are the '
-      'same for every prompt; its curve can only be estimated from samples'
+      'same for every prompt; zoo.curve estimates the curve of any predictor from '
+      'samples'
     )
   return sequential.risk_curve(task, form.decay, form.erase, form.write, form.start)
 
@@ -471,8 +472,8 @@ def rule_of(
     subject = subject.at_length(task.context_length)
   if not isinstance(subject, FollowsRule):
     raise UserError(
-      f'{type(subject).__name__} has no learning rule, which this function needs; its '
-      'risk can only be estimated from samples, as zoo.curve does'
+      f'{type(subject).__name__} has no learning rule, which this function needs; '
+      'zoo.curve estimates the risk of any predictor from samples'
     )
   if _is_traced(subject):
     return subject.learning_rule()

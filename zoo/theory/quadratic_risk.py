@@ -220,7 +220,9 @@ def _solve(
 
   `gram` may be singular: with labels ±1, for example, G_yy is always 1.
   """
-  scale = 1 / np.sqrt(np.diag(gram))
+  # A diagonal entry is 0 if a label is always 0; its row and column are then 0, too.
+  sizes = np.sqrt(np.diag(gram))
+  scale = np.divide(1, sizes, out=np.zeros_like(sizes), where=sizes > 0)
   inverse = np.linalg.pinv(
     gram * np.outer(scale, scale), rcond=_RANK_TOLERANCE, hermitian=True
   )

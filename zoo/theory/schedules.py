@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Complex, Float
 
-from zoo.core.errors import check_count
+from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import AnyArray
-from zoo.estimators.linear import MAX_STEPS
 from zoo.estimators.linear_prior import (
   best_first_step,
   feature_variance,
@@ -22,6 +21,8 @@ from zoo.theory.search import least_squares, lowest_point
 Residuals = Callable[[Float[AnyArray, ' k']], Float[AnyArray, ' r']]
 # A search for a schedule without closed form has so many random starts.
 _NUM_STARTS = 12
+# The time of the spectrum for k steps grows like k^2.6: 128 steps take half a minute.
+_MAX_STEPS = 128
 
 
 def best_step_size(
@@ -35,7 +36,7 @@ def best_step_size(
   Args:
     task: A `linear_regression`. For more than one step its feature covariance must be a
       multiple of the identity.
-    num_steps: The number of steps, from 1 to 10,000.
+    num_steps: The number of steps, from 1 to 128.
     start: The weights at which descent begins: a number for all features, or `[d]`.
       None means the prior mean.
 
@@ -51,7 +52,7 @@ def best_step_size(
     >>> round(zoo.theory.best_step_size(task), 6)
     0.5
   """
-  num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
+  num_steps = check_count('num_steps', num_steps, maximum=_MAX_STEPS)
   if num_steps == 1:
     return best_first_step(task, start)
 
@@ -62,8 +63,11 @@ def best_step_size(
 
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
   # than no step. Below it the risk is convex without noise. With noise it may have
-  # several valleys, so that a search begins at the lowest point of a grid.
-  return lowest_point(risk, np.linspace(0, 2 / feature_variance(task), 201))
+  # several valleys, so that a search begins at the lowest point of a grid. The step is
+  # sought in the unit in which the feature variance is 1.
+  variance = feature_variance(task)
+  found = lowest_point(lambda size: risk(size / variance), np.linspace(0, 2, 201))
+  return found / variance
 
 
 class PolynomialOptimum(NamedTuple):
@@ -103,7 +107,7 @@ def polynomial_optimum(
 
   Args:
     task: A `linear_regression` whose feature covariance is a multiple of the identity.
-    degree: k ≥ 1.
+    degree: k, from 1 to 128.
     start: w_0: a number for all features, or `[d]`. None means the prior mean.
 
   Returns:
@@ -122,7 +126,7 @@ def polynomial_optimum(
   References:
     docs/theory_one_layer.md, section 6.
   """
-  degree = check_count('degree', degree)
+  degree = check_count('degree', degree, maximum=_MAX_STEPS)
   variance = feature_variance(task)
   deviation = float(np.trace(second_moments(task, start)[0]))
   if deviation == 0:  # The start is known to be right.
@@ -162,7 +166,7 @@ def best_schedule(
 
   Args:
     task: A `linear_regression` whose feature covariance is a multiple of the identity.
-    num_steps: The number of steps k, from 1 to 10,000.
+    num_steps: The number of steps k, from 1 to 128.
     start: The weights at which descent begins: a number for all features, or `[d]`.
       None means the prior mean.
 
@@ -178,7 +182,7 @@ def best_schedule(
     >>> zoo.theory.best_schedule(task, num_steps=2).round(4).tolist()
     [0.2493, 0.8152]
   """
-  num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
+  num_steps = check_count('num_steps', num_steps, maximum=_MAX_STEPS)
   optimum = polynomial_optimum(task, num_steps, start)
   if optimum.steps is not None:
     return optimum.steps
@@ -218,7 +222,15 @@ def _residuals(
   `Q(s) = (1 − P(s)) / s` the weights are off by `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A
   rotation of the features does not change the law of S, so only the trace of N matters,
   and the risk is an average over the spectrum of S.
+
+  Raises:
+    UserError: If there are more than `_MAX_STEPS` steps.
   """
+  if num_steps > _MAX_STEPS:
+    raise UserError(
+      f'the exact risk of gradient descent is computed for at most {_MAX_STEPS} steps; '
+      f'there are {num_steps}'
+    )
   variance = feature_variance(task)
   deviation, _ = second_moments(task, start)
   d, c = task.num_features, task.context_length

@@ -108,7 +108,8 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
   """Returns the moments of a task for a recurrence, of which only the shapes are read.
 
   Args:
-    form: The recurrence, for d features and C examples.
+    form: The recurrence, for d features and C examples. Its coefficients are numbers,
+      one for each example.
     task: A `linear_regression` of the same sizes.
 
   Returns:
@@ -128,7 +129,7 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
   moments = task_moments(task)
   check_same('features', np.shape(form.start)[-1], np.size(moments.prior_mean))
   length = int(moments.context_length)
-  check_same('examples at most', np.shape(form.write)[-1], length)
+  check_same('examples', np.shape(form.write)[-1], length)
   return moments
 
 
@@ -137,7 +138,8 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
 
   Args:
     form: The recurrence. Its coefficients may also be matrices, `[C, d, d]`.
-    moments: Those of the task, from `recurrence_moments`.
+    moments: Those of the task, from `recurrence_moments` or, if the coefficients are
+      matrices, from `zoo.theory.task_moments`.
 
   Returns:
     The risks `[C + 1]`, in the precision of the form.

@@ -107,7 +107,7 @@ def sampled_risk(
     task: A `linear_regression`.
     num_draws: The number of draws, ≥ 100. With few draws the fitted factor of the
       control variate makes errors look too small.
-    seed: The seed of the draws.
+    seed: The seed of the draws (≥ 0).
 
   Returns:
     The estimate, and its standard errors.
@@ -115,7 +115,7 @@ def sampled_risk(
   Raises:
     UserError: If the theory does not cover the task, if the model is of another class,
       has another number of features or outputs, or a guess that is not affine in the
-      query, or if `num_draws` is out of its range.
+      query, or if `num_draws` or `seed` is out of its range.
 
   Example:
     >>> model = zoo.create_model('deep_lsa', num_features=2, rngs=nnx.Rngs(0))
@@ -129,6 +129,7 @@ def sampled_risk(
   """
   task = require_covered(task)
   num_draws = check_count('num_draws', num_draws, minimum=100)
+  seed = check_count('seed', seed, minimum=0)
   size = min(_CHUNK, num_draws)
   with double_precision():
     deep = in_float64(require_deep(model, task))

@@ -37,10 +37,12 @@ class Curvature(NamedTuple):
       change the learning rule to first order.
     condition_number: The largest eigenvalue over the smallest positive one; ∞ if none
       is positive.
-    kind: 'global minimum' if no learning rule has a lower risk; 'minimum' if the
-      Hessian is positive in every direction that changes the rule; 'saddle' if the
-      Hessian has a negative eigenvalue; 'degenerate' if the gradient is 0 and the
-      Hessian does not decide; 'not stationary' if the gradient is not 0.
+    kind: 'global minimum' if no learning rule has a lower risk, up to 1e-9 of the mean
+      square of the labels; 'minimum' if the Hessian is positive in every direction that
+      changes the rule; 'saddle' if the Hessian has a negative eigenvalue; 'degenerate'
+      if the gradient is 0 and the Hessian does not decide; 'not stationary' if the
+      gradient is not 0. A gradient g counts as 0 if |g|² is at most 1e-16 times the
+      largest eigenvalue times the mean square of the labels.
   """
 
   gradient_norm: float

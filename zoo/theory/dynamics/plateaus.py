@@ -12,12 +12,13 @@ from zoo.core.errors import UserError, check_count, check_vector
 def plateaus(
   eigenvalues: ArrayLike | Sequence[Any], num_examples: int
 ) -> Float[np.ndarray, ' n']:
-  """Returns the risks at which gradient flow from small weights pauses.
+  """Returns the risks of the saddles near which gradient flow may pause.
 
   The flow is that of heads with keys and queries of rank one, on a task with
-  `ŵ ~ N(0, I)`, feature covariance Λ, no noise and N examples. It goes from saddle to
-  saddle and learns one eigenvector of Λ after the other, the largest eigenvalue first.
-  The risks of the saddles are
+  `ŵ ~ N(0, I)`, feature covariance Λ, no noise and N examples. From small weights it
+  goes from saddle to saddle and learns one eigenvector of Λ after the other, the
+  largest eigenvalue first. It may fall past some of the saddles without a pause. Their
+  risks are
 
       L_m = tr Λ − Σ_{i≤m} λ_i / (1 + (1 + tr Λ/λ_i)/N).
 
