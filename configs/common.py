@@ -46,7 +46,7 @@ def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:
   - `paper` sets the constant learning rate 5e-4 of arXiv 2512.04268. It is meant for
     lsa, multi_head_lsa, yq_lsa and ltb.
   - `task=NAME` replaces the whole section `task` by that task, with the defaults of its
-    class, sizes included.
+    class, sizes included. The task that the config has already is kept as it is.
 
   Args:
     config: The config, which is changed.

@@ -27,8 +27,9 @@ docs/scaling.md has other slices, the other programs of a run, and the traffic.
   v5e:2x2    7.5 of 15.75 GiB, of which the state is 1.6
   v5e:4x8    0.9 of 15.75 GiB, of which the state is 0.2
 
-More than d + 1 = 513 heads bring no lower risk. But 513 = 27 · 19 heads cannot be
-divided evenly among 32 devices; 544 is the next number that can.
+Without noise more than d = 512 heads bring no lower risk, and with noise more than
+d + 1 (docs/theory_heads.md). This config has 544 heads, which 32 devices divide evenly;
+the numbers above were measured with them.
 """
 
 from typing import Any

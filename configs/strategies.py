@@ -8,8 +8,9 @@ With few urns in training the model memorises them: it predicts from the posteri
 these urns. With many urns it generalises: it counts the balls that it has seen, which
 also suits new urns (Wurgaft et al., arXiv 2506.17859).
 
-`--config.model.mixer=mamba` chooses another mixer, as in configs/transformer.py. The
-variant `:task=NAME` chooses another task, such as markov_chain or task_pool.
+`--config.model.mixer=linear` chooses another mixer, as in configs/transformer.py. A
+mixer without positions, such as `mamba`, also needs `--config.model.positions=none`.
+The variant `:task=NAME` chooses another task, such as markov_chain or task_pool.
 """
 
 from typing import Any

@@ -15,8 +15,10 @@ from zoo.core.roles import ROLES, parameter_roles
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _HEAD = """# What weight decay and Muon act on
 
-This page lists the role of every weight of every model and mixer. By default the role
-decides whether a weight decays, and which rule the optimizer `muon` uses for it:
+This page lists the role of every weight of every model and mixer with its default
+options. For other options, such as another guess or another form of `deep_lsa`,
+`zoo.core.roles.parameter_roles(model)` returns the roles of a model. By default the
+role decides whether a weight decays, and which rule the optimizer `muon` uses for it:
 
 | role | which weights | weight decay | rule of `muon` |
 |---|---|---|---|

@@ -71,7 +71,7 @@ def parse(text: str) -> tuple[Fields, Sequence[Any]]:
   try:
     return field, json.loads(f'[{values}]')
   except ValueError:
-    return field, [_number_or_word(value) for value in values.split(',')]
+    return field, [_number_or_word(value) for value in _split(values, ',')]
   except RecursionError:
     raise UserError(f'the values of --sweep={field} are nested too deeply') from None
 

@@ -101,7 +101,16 @@ def main() -> None:
   if _METRIC.value is not None and (training or examples):
     other = '--loss=training' if training else '--against=examples'
     raise UserError(f'--metric is {_METRIC.value!r}; it cannot stand beside {other}')
-  is_sweep = _AGAINST.value != 'operations' and _is_sweep(_WORKDIRS.value)
+  is_sweep = _is_sweep(_WORKDIRS.value)
+  if is_sweep and _AGAINST.value == 'operations':
+    raise UserError(
+      '--against is operations, and --workdir is a sweep; only runs that were trained '
+      'alone have operations'
+    )
+  if is_sweep and training:
+    raise UserError(
+      '--loss is training, and --workdir is a sweep; give the folders of its points'
+    )
   swept = is_sweep and not training and not examples
   if _METRIC.value is not None and swept:
     raise UserError(
@@ -142,7 +151,7 @@ def _draw(swept: bool, examples: bool, is_sweep: bool, training: bool) -> Figure
 
 def _draw_again(file: str) -> None:
   """Draws the picture of the CSV again, and saves it."""
-  flags_of_runs = _WORKDIRS, _X, _BASELINES, _METRIC
+  flags_of_runs = _WORKDIRS, _X, _BASELINES, _METRIC, _LOSS, _AGAINST
   for flag in flags_of_runs:
     if flag.present:
       raise UserError(f'--{flag.name} cannot stand beside --csv')

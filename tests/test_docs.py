@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import pkgutil
+import pprint
 import re
 import shutil
 import subprocess
@@ -326,6 +327,8 @@ def test_a_notebook_runs_and_says_what_is_stored_in_it(
       if 'image/png' in output.get('data', {}):
         assert isinstance(shown, Figure)
         pictures += 1
+      elif output['output_type'] == 'execute_result':
+        assert ''.join(output['data']['text/plain']) == pprint.pformat(shown)
     assert_same_but_for_rounding(said.getvalue(), text)
   assert pictures == num_pictures
 

@@ -114,7 +114,7 @@ def test_a_malformed_prompt_is_refused_in_one_line(changed, said, unchecked):
   for predict_it in rule, functools.partial(zoo.predict, Zero()):
     with refuses(said):
       predict_it(prompt)
-    with refuses('the prompt is a ndarray; it must be a zoo.Prompt'):
+    with refuses('the prompt is of type ndarray; it must be a zoo.Prompt'):
       predict_it(array)
 
 

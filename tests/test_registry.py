@@ -45,6 +45,8 @@ def test_unknown_name_is_answered_with_the_nearest(plain):
     (zoo.register_mixer, 3, "the mixer 'own' is 3; it must be a class"),
     (zoo.register_task, lambda key: 0, 'is not a subclass of zoo.tasks.BaseTask'),
     (zoo.register_task, 3, '3 is not a subclass of zoo.tasks.BaseTask'),
+    (zoo.register_objective, lambda model, prompt: 0, 'takes (model, prompt); it must'),
+    (zoo.register_metric, lambda model: {}, '(model, task, key)'),
     (zoo.register_optimizer, Plain, 'it must be a function'),
     (zoo.register_optimizer, functools.partial(print), 'it must be a function'),
   ],

@@ -116,7 +116,7 @@ def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
     workdir.mkdir()
     with locked(workdir), Records(workdir, 0) as others:
       others.write(line(4))
-      with pytest.raises(RunError, match='has gone'):
+      with pytest.raises(RunError, match='was replaced by another program'):
         records.write(line(8))
   assert len((workdir / 'metrics.jsonl').read_text().splitlines()) == 1
 

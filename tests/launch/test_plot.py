@@ -174,6 +174,16 @@ def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, r
   )
 
 
+@pytest.mark.parametrize('flag', ['--loss=training', '--against=operations'])
+def test_what_a_sweep_does_not_have_is_one_line(call, run, flag):
+  (run / 'table.json').write_text('[]')
+  answer = call('plot', f'--workdir={run}', flag)
+  assert (answer.code, answer.err.count('\n')) == (2, 1)
+  assert '--workdir is a sweep' in answer.err
+  answer = call('plot', '--csv=a.csv', flag)
+  assert 'cannot stand beside --csv' in answer.err
+
+
 def test_a_line_with_an_unknown_value_is_whole(run):
   lines = [line(4), line(8, eval_risk=None, curve=[None, 2.0]), line(12, loss=None)]
   write_lines(run, lines)

@@ -32,6 +32,7 @@ def parse():
     ('optimizer.clip_norm=null,1.0', 'optimizer.clip_norm', [None, 1.0]),
     ('optimizer.clip_norm=None,1.0', 'optimizer.clip_norm', [None, 1.0]),
     ('optimizer.learning_rate=0.1,abc', 'optimizer.learning_rate', [0.1, 'abc']),
+    ('task.c=None,[[1,0],[0,2]]', 'task.c', [None, [[1, 0], [0, 2]]]),
     ('mesh.fsdp=True', 'mesh.fsdp', [True]),
     ('mesh.fsdp=False,True', 'mesh.fsdp', [False, True]),
     (
@@ -109,7 +110,9 @@ def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path):
   assert good.split()[0] == '0.001'
   assert lost.split() == ['1e+30', 'diverged', '-', '-', '-']
   assert f'the table is in {tmp_path}/table.csv' in answer.out
-  lost = 'all others are done: optimizer.learning_rate=1e+30 (step 2 is not finite'
+  lost = (
+    'points stopped being finite: optimizer.learning_rate=1e+30 (step 2 is not finite'
+  )
   assert lost in answer.err
   remedy = 'only in another folder, or after this file is deleted\n'
-  assert answer.err.endswith(f'is trained again {remedy}')
+  assert answer.err.endswith(f'the point is trained again {remedy}')

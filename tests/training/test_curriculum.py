@@ -44,6 +44,12 @@ def test_stages_grow_by_what_each_adds():
   assert all(stage.loops is None for stage in stages)
   last = stage_at(config.curriculum, jnp.int32(2**31 - 1))
   assert int(last.features) > 1000
+  config = _config(every=1, examples=10, more_examples=2000)
+  stages = [stage_at(config.curriculum, jnp.int32(step)) for step in (0, 1, 2)]
+  assert [int(stage.examples) for stage in stages] == [10, 2010, 4010]
+  for step, more in (2**31 - 1, 2000), (3, 2**31 - 1):
+    config = _config(every=1, examples=10, more_examples=more)
+    assert int(stage_at(config.curriculum, jnp.int32(step)).examples) > 2**29
 
 
 def test_a_curriculum_that_does_not_end_is_a_warning(caplog):

@@ -115,6 +115,29 @@ def test_a_model_that_contradicts_itself_is_refused_before_anything_is_written(
   assert not (tmp_path / 'sweep').exists()
 
 
+def test_a_model_that_reads_its_target_is_refused_in_a_sweep_that_exists(
+  register, tmp_path
+):
+  @register('own')
+  class Own(zoo.models.MultiHeadLSA):
+    def __init__(self, num_features, peeks=False, *, rngs):
+      super().__init__(num_features, 1, rngs=rngs)
+      self.peeks = peeks
+
+    def __call__(self, prompt):
+      return super().__call__(prompt) + (prompt.y_query if self.peeks else 0)
+
+  def points(peeks):
+    return [{'model.peeks': peeks, 'seed': 0}, {'model.peeks': peeks, 'seed': 1}]
+
+  config = _config(model={'name': 'own', 'peeks': False}, train__num_steps=2)
+  sweeps.sweep(config, points(False), tmp_path / 'sweep')
+  before = sorted(path.name for path in (tmp_path / 'sweep').rglob('*'))
+  with refuses('reads the target'):
+    sweeps.sweep(config, [*points(False), *points(True)], tmp_path / 'sweep')
+  assert sorted(path.name for path in (tmp_path / 'sweep').rglob('*')) == before
+
+
 @pytest.mark.usefixtures('shared_programs')
 def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   config = _config(checkpoint__steps=(2, 7), checkpoint__every=12)

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -36,7 +36,10 @@ def build_task(config: Config) -> Task:
     # The fields may be those of another task. A mixture is left out, since its fields
     # are not the arguments of its constructor.
     if cls and name != 'mixture' and fields.keys() - registry.parameters(cls).keys():
-      hint = f'; choose the task by --config=FILE:task={name}, which sets its fields'
+      hint = (
+        f'; choose the task by --config=FILE:task={name}, which sets its fields (in '
+        f'Python: zoo.default_config(…, task={name!r}))'
+      )
     raise UserError(f'config.task: {error}{hint}') from error
 
 
@@ -82,6 +85,7 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   of_task: dict[str, Any] = {'num_features': task.num_features}
   if name in registry.MODELS:
     taken = registry.parameters(registry.MODELS[name])
+    _check_constructor(name, hyperparameters)
     if 'context_length' in taken:
       of_task['context_length'] = task.context_length
     if 'num_outputs' in taken:
@@ -115,8 +119,42 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
       f'config.model: {name!r} is the class {type(model).__name__}, which is no '
       'nnx.Module; only those can be trained'
     )
+  num_classes = getattr(model, 'num_classes', None)
+  if task.label_kind == 'classes' and task.num_outputs == 1 + (num_classes or 0):
+    raise UserError(
+      f'config.model.num_classes is {num_classes}, and {config.task.name!r} has '
+      f'{task.num_outputs} classes; the model would read its labels as a number and '
+      f'{num_classes} classes, so give num_classes = {task.num_outputs}'
+    )
   _mark_traced_arrays(model)
   return model
+
+
+def _check_constructor(name: str, hyperparameters: Mapping[str, object]) -> None:
+  """Checks the constructor of a registered model, and that all it needs is set.
+
+  A default config has None for an argument without a default.
+
+  Raises:
+    UserError: If the constructor does not take what every model is given, or if an
+      argument without a default is None.
+  """
+  cls = registry.MODELS[name]
+  taken = registry.parameters(cls)
+  for given in 'num_features', 'rngs':
+    if given not in taken and not registry.takes_any(cls):
+      raise UserError(
+        f'config.model: the constructor of {name!r} does not take {given!r}; that of a '
+        'model must take num_features and rngs'
+      )
+  for argument, parameter in taken.items():
+    may_be_none = 'None' in str(parameter.annotation)
+    is_missing = hyperparameters.get(argument, 0) is None
+    if is_missing and parameter.default is parameter.empty and not may_be_none:
+      raise UserError(
+        f'config.model.{argument} is None; the constructor of {name!r} has no default '
+        'for it, so a value must be set'
+      )
 
 
 def _mark_traced_arrays(model: nnx.Module) -> None:

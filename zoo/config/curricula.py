@@ -66,12 +66,14 @@ def stage_at(section: Config, step: Int[Array, '']) -> Stage:
 
 def _growing(step: Int[Array, ''], section: Config) -> Stage:
   """Returns the stage of the curriculum that grows by constant amounts."""
-  # The bounds keep the products below the largest int32. Every stage beyond the end
-  # counts as the last one.
-  number = jnp.minimum(step // section.every, 2**20)
 
   def grown(first: int | None, more: int) -> Any:
-    return None if first is None else first + jnp.minimum(more, 2**10) * number
+    if first is None:
+      return None
+    # The bounds keep the product below the largest int32. Every stage beyond the end
+    # counts as the last one.
+    more = min(more, 2**30)
+    return first + more * jnp.minimum(step // section.every, 2**30 // more)
 
   return Stage(
     grown(section.features, section.more_features),
@@ -103,7 +105,7 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
 
   Raises:
     UserError: If the name is not a string, if it is 'growing', or if the decorated
-      object is not a function.
+      object is not a function of one argument.
 
   Example:
     >>> @zoo.register_curriculum('doubling')
@@ -115,7 +117,7 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
       f'the name of a curriculum is {name!r}, which is the one of the library; choose '
       'another one'
     )
-  return entering('curriculum', CURRICULA, name, function=True)
+  return entering('curriculum', CURRICULA, name, True, ['step'])
 
 
 def check_curriculum(config: Config, task: Task, model: Model) -> None:

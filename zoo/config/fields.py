@@ -354,18 +354,20 @@ FIELDS: dict[str, Field] = {
     None,
     Number(0.0, maximum=_ALMOST_ONE),
     'Momentum. For `adam`, `adamw` and `muon` it is the decay of the moving average of '
-    'gradients, and for `sgd` the decay of the sum of gradients. `lion` updates by the '
-    'sign of beta1 · average + (1 − beta1) · gradient, with the moving average of '
-    'gradients. `schedule_free` takes gradients at beta1 · model + (1 − beta1) · '
-    'iterate, with the newest iterate of the inner optimizer; the model is the average '
-    'of the iterates. None means 0.9 for `adam`, `adamw`, `lion` and `schedule_free`, '
-    '0.95 for `muon`, and no momentum for `sgd`.',
+    'gradients, and for `sgd` the decay of the sum of gradients. In `muon` it is for '
+    'the matrices of hidden layers; NAdam, which trains the other weights, has 0.9. '
+    '`lion` updates by the sign of beta1 · average + (1 − beta1) · gradient, with the '
+    'moving average of gradients. `schedule_free` takes gradients at beta1 · model + '
+    '(1 − beta1) · iterate, with the newest iterate of the inner optimizer; the model '
+    'is the average of the iterates. None means 0.9 for `adam`, `adamw`, `lion` and '
+    '`schedule_free`, 0.95 for `muon`, and no momentum for `sgd`.',
   ),
   'optimizer.beta2': Field(
     None,
     Number(0.0, maximum=_ALMOST_ONE),
     'Decay of the moving average of squared gradients. In `lion`, which has no such '
-    'average, it is the decay of the moving average of gradients. `sgd` has no beta2. '
+    'average, it is the decay of the moving average of gradients. `muon` uses it for '
+    'the weights that NAdam trains. `sgd` has no beta2. '
     'None means 0.99 for `lion` and 0.999 for all others.',
   ),
   'optimizer.weight_decay': Field(
@@ -516,7 +518,9 @@ FIELDS: dict[str, Field] = {
   'checkpoint.every_minutes': Field(
     None,
     Number(above=0.0),
-    'Largest number of minutes between checkpoints. None sets no limit.',
+    'Number of minutes after which a checkpoint is saved. The clock is read after each '
+    'logged step, so that up to `train.log_every` steps more may pass. None sets no '
+    'limit.',
     may_change='always',
   ),
   'checkpoint.keep': Field(
@@ -530,8 +534,8 @@ FIELDS: dict[str, Field] = {
     None,
     Own(_check_steps, '`log`, or a tuple of integers ≥ 1', object),
     'Steps whose checkpoints are kept in addition to the newest. `log` means 1, 2, 3, '
-    '4, 6, 8, 11, 16, …, which are two steps for each factor of two. None keeps no '
-    'others.',
+    '4, 6, 8, 11, 16, …, which are two steps for each factor of two. Steps beyond '
+    '`train.num_steps` are ignored. None keeps no others.',
     may_change='always',
   ),
   'eval.seed': Field(

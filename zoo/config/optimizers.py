@@ -58,6 +58,7 @@ def _sgd(rate, beta1=None):
 def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   """Returns Muon for the matrices of hidden layers, and NAdam for all other weights.
 
+  `beta1` is for the matrices of hidden layers; NAdam has 0.9. `beta2` is for NAdam.
   An update has the size of Adam's (Liu et al., arXiv 2502.16982, eq. 4), so that both
   take the same learning rate.
   """

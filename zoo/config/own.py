@@ -42,7 +42,7 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
 
   Raises:
     UserError: If the name is not a string, or if the decorated object is not a
-      function.
+      function of these three arguments.
 
   Example:
     >>> @zoo.register_metric('norm')
@@ -51,7 +51,7 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
     >>> config = zoo.default_config('yq_lsa')
     >>> config.eval.metrics = ('norm',)
   """
-  return entering('metric', METRICS, name, function=True)
+  return entering('metric', METRICS, name, True, ['model', 'task', 'key'])
 
 
 def register_objective(name: str) -> Callable[[_Function], _Function]:
@@ -74,7 +74,7 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
   Raises:
     UserError: If the name is not a string, if it is `sampled`, `nll`, `rows` or
       `exact`, which are objectives of the library, or if the decorated object is not a
-      function.
+      function of these four arguments.
 
   Example:
     >>> @zoo.register_objective('distilled')
@@ -88,4 +88,5 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
       f'the name of an objective is {name!r}, which is one of the library; choose '
       'another one'
     )
-  return entering('objective', OBJECTIVES, name, function=True)
+  arguments = 'model', 'prompt', 'task', 'key'
+  return entering('objective', OBJECTIVES, name, True, arguments)

@@ -159,7 +159,9 @@ def checked_prompt(
       entries and the user predicts numbers alone.
   """
   if not isinstance(prompt, Prompt):
-    raise UserError(f'the prompt is a {type(prompt).__name__}; it must be a zoo.Prompt')
+    raise UserError(
+      f'the prompt is of type {type(prompt).__name__}; it must be a zoo.Prompt'
+    )
   names = ['x', 'y', 'x_query', 'y_query']
   names += [] if prompt.context_targets is None else ['context_targets']
   for name in names:

@@ -257,13 +257,16 @@ class BaseTask(trees.Tree, abc.ABC):
       The prompts.
 
     Raises:
-      UserError: If `batch_size` is not an integer ≥ 1.
+      UserError: If `batch_size` is not an integer ≥ 1, if `key` is not one random key,
+        or if the class of the task is no pytree.
 
     Example:
       >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
       >>> task.sample(jax.random.key(0), batch_size=4).y.shape
       (4, 3)
     """
+    trees.check_tree(self)
+    check_key(key)
     task, batch_size = trees.fresh(self), check_count('batch_size', batch_size)
     program = _program
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((task, key))):
@@ -501,8 +504,25 @@ def require_task(task: object) -> None:
   what = 'it must be an object of a subclass of zoo.Task, such as zoo.create_task makes'
   check_object('a task', task, BaseTask, what)
   assert isinstance(task, BaseTask)
+  trees.check_tree(task)
   if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(task)):
     task.check()
+
+
+def check_key(key: object) -> None:
+  """Checks that an object is one random key of JAX.
+
+  Raises:
+    UserError: If it is anything else, such as a seed or an array of keys.
+  """
+  if isinstance(key, jax.Array | np.ndarray):
+    is_new = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    # The keys of jax.random.PRNGKey are vectors of integers.
+    if (is_new and key.ndim == 0) or (key.dtype == np.uint32 and key.ndim == 1):
+      return
+  raise UserError(
+    f'key is {key!r:.80}; it must be one random key, such as jax.random.key(0)'
+  )
 
 
 def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool) -> Any:

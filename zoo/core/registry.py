@@ -6,7 +6,7 @@ decorator of tasks, `register_task`, is in zoo/tasks/base.py.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar
 
@@ -88,9 +88,13 @@ def register_mixer(name: str) -> Callable[[_Class], _Class]:
 
 
 def entering(
-  kind: str, entries: dict[str, Any], name: object, function: bool = False
+  kind: str,
+  entries: dict[str, Any],
+  name: object,
+  function: bool = False,
+  arguments: Sequence[str] | None = None,
 ) -> Callable[[Any], Any]:
-  """Returns a decorator that enters a class, or a `function`, into a dict under a name.
+  """Returns a decorator that enters a class or a function into a dict under a name.
 
   An entry that the dict has under this name is replaced.
 
@@ -99,10 +103,13 @@ def entering(
     entries: The dict.
     name: The name.
     function: Whether functions are entered instead of classes.
+    arguments: The names of the arguments with which the library calls the functions.
+      None leaves them unchecked.
 
   Raises:
     UserError: If the name is not a string. The decorator raises it, too, if the object
-      that it decorates is not a class or, with `function`, not a function.
+      that it decorates is not a class or, with `function`, not a function that takes
+      the arguments.
   """
   if not isinstance(name, str):
     raise UserError(
@@ -114,6 +121,15 @@ def entering(
     if not (isfunction(entry) if function else isinstance(entry, type)):
       wanted = 'function' if function else 'class'
       raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a {wanted}')
+    if arguments is not None:
+      taken = signature(entry)
+      try:
+        taken.bind(*arguments)
+      except TypeError:
+        raise UserError(
+          f'the {kind} {name!r} takes {taken}; it must take the arguments '
+          f'({", ".join(arguments)})'
+        ) from None
     entries[name] = entry
     return entry
 
@@ -143,8 +159,7 @@ def create(
   """
   cls = classes[check_registered(kind, name, classes)]
   known = parameters(cls)
-  taken = signature(cls.__init__).parameters.values()
-  if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+  if not takes_any(cls):
     for hyperparameter in hyperparameters:
       check_name(f'hyper-parameter of {kind} {name!r},', hyperparameter, known)
   for needed, parameter in known.items():
@@ -190,7 +205,16 @@ def check_registered(kind: str, name: Any, known: Collection[str]) -> str:
   for other, classes in ('model', MODELS), ('task', TASKS), ('mixer', MIXERS):
     if isinstance(name, str) and name in classes:
       raise UserError(f'{error}; {name!r} is a {other}')
-  raise UserError(f'{error} (--import=MODULE imports those of your own)')
+  raise UserError(
+    f'{error} (--import=MODULE imports those of your own; in Python, register them '
+    'first)'
+  )
+
+
+def takes_any(cls: type) -> bool:
+  """Returns whether a class's constructor takes arguments of any name."""
+  taken = signature(cls.__init__).parameters.values()
+  return any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken)
 
 
 def parameters(cls: type) -> dict[str, Parameter]:

@@ -155,8 +155,8 @@ def export(
     saved: A model, or the `SavedModel` that `zoo.load` returns.
     path: The path of the file. It must end with `.safetensors`.
     config: A dict or a ConfigDict with the sections `model` and `task`, as for
-      `zoo.save`. It is required if `saved` is a model. A `SavedModel` has its own
-      config, and this argument is ignored.
+      `zoo.save`. It is required if `saved` is a model. Without it, a `SavedModel` has
+      its own config.
 
   Raises:
     UserError: If the path has another ending or is a folder; if the model is an edited
@@ -176,7 +176,8 @@ def export(
     'YqLSA'
   """
   if isinstance(saved, SavedModel):
-    model, config, step = saved.model, saved.config, saved.step
+    own = saved.config if config is None else _checked(config)
+    model, config, step = saved.model, own, saved.step
   else:
     model, config, step = saved, _checked(config), 0
   target = user_path(path)
@@ -204,6 +205,10 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
   Raises:
     UserError: If the config does not name a model and a task.
   """
+  if config is None:
+    raise UserError(
+      'config is missing; a model needs one, since it does not know its task'
+    )
   if not isinstance(config, Mapping | ConfigDict):
     raise UserError(
       f'the config is a {type(config).__name__}; it must be a dict or a ConfigDict '
@@ -250,11 +255,19 @@ def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:
   # The weights are bit-equal, but other devices round sums differently. Agreement in
   # half of the digits rules out another hyper-parameter.
   allowed = np.sqrt(jax.numpy.finfo(before.dtype).eps) * np.abs(before).max()
-  if before.shape != after.shape or not np.abs(after - before).max() <= allowed:
+  made = f'a {type(model).__name__} made from the config predicts'
+  advice = 'the config must have the arguments that it was made with'
+  if before.shape != after.shape:
     raise UserError(
-      f'a {type(model).__name__} made from the config predicts {after.flat[0]:g} where '
-      f'the given one predicts {before.flat[0]:g}; the config must have the arguments '
-      'that it was made with'
+      f'{made} an array of shape {after.shape}, and the given one one of shape '
+      f'{before.shape}; {advice}'
+    )
+  apart = np.abs(after - before)
+  if not apart.max() <= allowed:
+    worst = np.argmax(apart)  # NaN counts as the largest.
+    raise UserError(
+      f'{made} {after.flat[worst]:g} where the given one predicts '
+      f'{before.flat[worst]:g}; {advice}'
     )
 
 

@@ -277,13 +277,21 @@ def own_metrics(
         "such as {'weights': norm}"
       )
     for entry, value in found.items():
-      if jnp.shape(value) != ():
+      if not is_number(value):
         raise UserError(
-          f'the metric {name!r} returns {entry!r} with the shape {jnp.shape(value)}; '
-          'it must be a number'
+          f'the metric {name!r} returns {entry!r} as {value!r}; it must be a number'
         )
       numbers[f'{name}/{entry}'] = jnp.asarray(value)
   return numbers
+
+
+def is_number(value: object) -> bool:
+  """Returns whether a value is one integer or floating-point number, traced or not."""
+  array: Any = value if hasattr(value, 'dtype') else np.asarray(value)
+  kinds = jnp.integer, jnp.floating
+  return jnp.shape(array) == () and any(
+    jnp.issubdtype(array.dtype, kind) for kind in kinds
+  )
 
 
 def sample_errors(

@@ -7,14 +7,11 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from zoo.config.building import Config
 from zoo.core.errors import RunError, UserError, check_object
 from zoo.core.protocols import Model
 from zoo.host.files import finite_or_null
-from zoo.training.evaluation import is_evaluated
+from zoo.training.evaluation import is_evaluated, is_number
 from zoo.training.summary import Summary
 
 
@@ -153,11 +150,7 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
           f'{who} returns {name!r}, which the line of the step has already; choose '
           'another name'
         )
-      kind = np.asarray(value).dtype
-      is_number = jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(
-        kind, jnp.floating
-      )
-      if np.shape(value) != () or not is_number:
+      if not is_number(value):
         raise RunError(f'{who} returns {name!r} as {value!r}; it must be a number')
       numbers[name] = float(value)
   return numbers

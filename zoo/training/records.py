@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from zoo.config.building import Config
 from zoo.config.sharding import State
-from zoo.core.errors import RunError
+from zoo.core.errors import RunError, UserError
 from zoo.host import processes
 from zoo.host.files import (
   failures,
@@ -166,7 +166,10 @@ class Records(Hook):
       raise self._gone() from error
     with file:
       if os.fstat(file.fileno()).st_ino != self._inode:
-        raise self._gone()
+        raise RunError(
+          f'{self._path} was replaced by another program while this program was '
+          'writing it; this program ends'
+        )
       file.seek(0, os.SEEK_END)
       file.write(json.dumps(line) + '\n')
     self._is_copied = False
@@ -327,8 +330,15 @@ def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   texts = read_text(path).splitlines(keepends=True)
-  return [
-    parse_json(text, dict, f'line {number} of {path}')
-    for number, text in enumerate(texts, start=1)
-    if text.endswith('\n')
-  ]
+  lines = []
+  for number, text in enumerate(texts, start=1):
+    if not text.endswith('\n'):
+      continue
+    where = f'line {number} of {path}'
+    line = parse_json(text, dict, where)
+    if missing := {'step', 'wall_time'} - line.keys():
+      raise UserError(
+        f'{where} is damaged: it has no {" and no ".join(sorted(missing))}'
+      )
+    lines.append(line)
+  return lines

@@ -267,8 +267,8 @@ def events_of(
 
 
 def is_new(workdir: pathlib.Path) -> bool:
-  """Returns whether a folder is missing or empty."""
-  return not workdir.is_dir() or not any(workdir.iterdir())
+  """Returns whether a folder is missing or empty. A file is not new."""
+  return not workdir.exists() or (workdir.is_dir() and not any(workdir.iterdir()))
 
 
 def prepare_new(config: Config) -> tuple[Training, State | None]:

@@ -357,6 +357,8 @@ def table(summary: Summary) -> str:
     rows.append(['optimum of the linear family', '', optimum])
   if (accuracy := summary['eval_accuracy']) is not None:
     shown = format_estimate(accuracy, summary['eval_accuracy_stderr'])
+    if accuracy in (0, 1):  # Equal prompts do not tell the error.
+      shown = f'{accuracy:.4f} (all {"right" if accuracy else "wrong"})'
     rows.append(['its accuracy', shown, ''])
   if (nll := summary.get('eval_nll')) is not None:
     shown = format_estimate(nll, summary.get('eval_nll_stderr'))

@@ -186,8 +186,8 @@ def with_fields(config: Config, point: Point) -> Config:
     except TypeError:
       kind = (config[section] if section else config).get_type(leaf).__name__
       raise UserError(
-        f'config.{field} cannot be {value!r}; it must be of the type {kind}, and '
-        'values of a sweep are written 1,2,3 or 1..3'
+        f'config.{field} cannot be {value!r}; it must be of the type {kind} (the '
+        'values of --sweep are written 1,2,3 or 1..3)'
       ) from None
   return config
 

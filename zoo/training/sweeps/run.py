@@ -126,18 +126,20 @@ def sweep(
   if is_new(workdir):
     for point_config in configs:
       initial_weights(point_config)  # It checks the weights that a run starts from.
-    _check_models(configs, part)
   if part is not None:
     members = points_of(part, configs)
     points = [points[i] for i in members]
     configs = [configs[i] for i in members]
-  return _train_and_write(workdir, config, points, configs, part, hooks)
+  folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
+  # A sweep that exists may have new points, such as those of another part.
+  new = zip(configs, folders, strict=True)
+  _check_models([config for config, folder in new if is_new(folder)])
+  return _train_and_write(workdir, config, points, configs, folders, part, hooks)
 
 
-def _check_models(configs: Sequence[Config], part: Part | None) -> None:
+def _check_models(configs: Sequence[Config]) -> None:
   """Checks the model of the first point of each group, as `train` checks its own."""
-  members = range(len(configs)) if part is None else points_of(part, configs)
-  for group in side_by_side(configs, members):
+  for group in side_by_side(configs, range(len(configs))):
     config = configs[group[0]]
     checked_state(make_training(config, make_mesh(config)))
 
@@ -147,10 +149,11 @@ def _train_and_write(
   config: Config,
   points: Sequence[Point],
   configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
   part: Part | None,
   hooks: Sequence[Hook],
 ) -> list[Row] | None:
-  """Trains the points, each of which has a config; without a part, writes the table.
+  """Trains points with their configs and folders; without a part, writes the table.
 
   Returns:
     A row for each point. None after SIGTERM.
@@ -158,7 +161,6 @@ def _train_and_write(
   Raises:
     LostPointsError: If a point has become non-finite.
   """
-  folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
   try:
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       if part is not None:
@@ -177,9 +179,9 @@ def _train_and_write(
   if lost:
     reasons = [f'{name} ({lost[name]["reason"]})' for name in sorted(lost)]
     raise LostPointsError(
-      f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {shown(reasons)}; each has {DIVERGED} in its folder, and is trained '
-      'again only in another folder, or after this file is deleted',
+      f'{len(lost)} of {len(folders)} points stopped being finite: {shown(reasons)}; '
+      f'all other points are done. The folder of such a point has {DIVERGED}; the '
+      'point is trained again only in another folder, or after this file is deleted',
       rows,
     )
   return rows
