@@ -163,9 +163,9 @@ def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
   end = max(curve[-1].minutes for seeds in curves.values() for curve in seeds)
 
   def minutes_text(minutes: float) -> str:
-    return f'{minutes:.1f}' if math.isfinite(minutes) else f'> {end:.2g}'
+    return f'{minutes:.1f}' if math.isfinite(minutes) else f'> {_shown(end)}'
 
-  times = (1.0, end) if round(end, 1) > 1 else (end,)
+  times = (1.0, end) if _shown(end) != '1' else (end,)
 
   lines = []
   for model, seeds in sorted(curves.items(), key=lambda item: _place(item[1])):
@@ -182,9 +182,13 @@ def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
     'model',
     'seeds',
     *(f'minutes to {100 * share:g} %' for share in SHARES),
-    *(f'after {time:.2g} minute{"s" * (time > 1)}, %' for time in times),
+    *(f'after {_shown(time)} minute{"s" * (time > 1)}, %' for time in times),
   ]
   return Table(lines, header)
+
+
+def _shown(minutes: float) -> str:
+  return f'{minutes:.0f}' if minutes >= 1 else f'{minutes:.2g}'
 
 
 def _place(curves: Sequence[Sequence[Point]]) -> tuple[float, ...]:

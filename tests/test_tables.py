@@ -41,6 +41,8 @@ def test_a_mean_is_shown_without_an_error_that_is_unknown():
     (5.2387, 2e-5, '5.238700 ± 0.000020'),
     (4.2e-9, 2e-10, '4.20e-09 ± 2.00e-10'),
     (4.2e-13, 2e-14, '0.000 ± 0.000'),
+    (5.0, 1e-12, '5.000 ± 0.000'),
+    (3e-5, 2e-3, '0.000 ± 0.002'),
     (4.2e-4, 0.0, '4.20e-04 ± 0.00e+00'),
     (1.0, math.nan, '1.000 ± –'),
     (1.0, math.inf, '1.000 ± inf'),
@@ -48,7 +50,9 @@ def test_a_mean_is_shown_without_an_error_that_is_unknown():
     (-2e-4, None, '-2.00e-04'),
   ],
 )
-def test_neither_a_small_number_nor_a_small_error_is_shown_as_0(mean, half, shown):
+def test_a_small_error_is_not_shown_as_0_nor_is_a_small_number_without_one(
+  mean, half, shown
+):
   assert format_mean(mean, half, 3) == shown
 
 

@@ -118,8 +118,8 @@ def create_model(name: str, **hyperparameters: object) -> Model:
     The model, which is called with prompts.
 
   Raises:
-    UserError: If the name is unknown, or a hyper-parameter is missing, unknown to the
-      class, or out of its range.
+    UserError: If the name is unknown, if a hyper-parameter is missing, unknown to the
+      class, or out of its range, or if `rngs` has no stream `params`.
 
   Example:
     >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))

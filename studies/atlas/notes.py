@@ -112,7 +112,7 @@ def digest_of(get_config: Callable[[], Config]) -> str:
     config = str(error)
   constants = [
     search.SEED,
-    MOST_STEPS,
+    f'{MOST_STEPS} of linear attention',
     search.HELD_OUT,
     search.AT_ONCE,
     search.MOST_RATES,

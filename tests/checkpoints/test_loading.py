@@ -162,6 +162,14 @@ def test_a_wrong_folder_or_step_is_named(workdir, tmp_path):
     zoo.load(tmp_path / 'file')
   with refuses('holds no checkpoint', 'the workdir of a run'):
     zoo.load(tmp_path)
+  for folder in tmp_path / 'new', tmp_path / 'new' / 'checkpoints':
+    folder.mkdir()
+    (tmp_path / 'new' / 'config.json').write_text('{}')
+    with refuses('the run in', 'has saved no step yet; train it further'):
+      zoo.load(tmp_path / 'new')
+  (tmp_path / 'new' / 'tensorboard').mkdir()
+  with refuses('holds no checkpoint'):
+    zoo.load(tmp_path / 'new' / 'tensorboard')
   with refuses('has no step 5', '[4, 8, 12]'):
     zoo.load(workdir, step=5)
   with refuses('has no step 5', '[12]'):

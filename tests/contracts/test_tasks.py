@@ -218,3 +218,47 @@ def test_a_right_task_passes():
 def test_the_least_that_a_task_needs_passes():
   zoo.check_task(Least())
   zoo.check_model(Linear(rngs=nnx.Rngs(0)), Least())
+
+
+@dataclasses.dataclass(frozen=True)
+class _NoPytree(zoo.tasks.FunctionClass):
+  """A task that is a dataclass of Python, which JAX takes as a single leaf."""
+
+  num_features: int = 2
+  context_length: int = 3
+  noise_std: float = 0.0
+
+  def sample_function(self, key):
+    return jax.random.normal(key, (2,))
+
+  def evaluate(self, function, x):
+    return jnp.sum(x * function[None], axis=1)
+
+
+def test_a_task_that_is_no_pytree_is_named_wherever_it_is_used():
+  task: Any = _NoPytree()
+  said = '_NoPytree is no pytree; decorate it with flax.struct.dataclass'
+  with refuses(said):
+    task.sample(jax.random.key(0), 2)
+  with refuses(said):
+    zoo.curve(Zero(), task)
+
+
+@pytest.mark.parametrize('key', [0, 'key', [jax.random.key(0)] * 2, [0] * 3])
+def test_a_key_that_is_no_key_is_one_line(key):
+  task = zoo.create_task('linear_regression', num_features=2, context_length=3)
+  if isinstance(key, list):
+    key = jnp.array(key, None if len(key) == 2 else 'uint32')
+  prompt = task.sample(jax.random.PRNGKey(0), 2)
+  for call in (
+    lambda: task.sample(key, 2),
+    lambda: task.redraw(key, prompt, 'inputs'),
+  ):
+    with refuses('it must be one random key, such as jax.random.key(0)'):
+      call()
+
+
+@pytest.mark.parametrize('rngs', [0, jax.random.key(0), None])
+def test_rngs_without_a_stream_are_one_line(rngs):
+  with refuses('it must have a stream params, as flax.nnx.Rngs(0) has'):
+    zoo.create_model('yq_lsa', num_features=2, rngs=rngs)

@@ -282,7 +282,11 @@ def test_a_model_of_a_table_knows_its_columns_and_classes_by_their_places(tmp_pa
   for rows in np.arange(60), some:
     found = fitted(_First(), task, num_members=3, data=(x[rows], names[rows]))
     assert found.classes_.tolist() == ['a', 'b', 'c']
-    assert all((m.columns.places == np.arange(4)).all() for m in found._members)
+    for member in found._members:
+      np.testing.assert_array_equal(member.columns.places, np.arange(4))
+      np.testing.assert_array_equal(member.classes, np.arange(3))
+    # The first feature is the number of the class, in the units of the file.
+    assert (found.predict(x) == names).mean() == 1
   few = some[:-1]
   found = fitted(_First(), task, data=(x[few], names[few]))
   np.testing.assert_array_equal(found.y_, np.arange(90)[few] % 3)

@@ -168,11 +168,16 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
     ({'x': np.ones(_N)}, {}, 'has shape (30,); it must be [rows, features]'),
     ({'y': np.ones((_N, 2))}, {}, 'it must be a label for each of the 30 rows of x'),
     ({'y': np.full(_N, np.nan)}, {}, 'has entries that are not finite numbers'),
+    (
+      {'x': np.where(np.eye(_N, 2), np.inf, 1)},
+      {},
+      'the first is inf in row 0, column',
+    ),
     ({'y': np.full(_N, 'a')}, {}, "has labels such as 'a'; give numbers, or set"),
     (
       {'y': np.where(np.arange(_N) % 3, np.nan, 1.0)},
       {'label_kind': 'classes'},
-      'y of',
+      'has entries that are not finite numbers; the first is nan in row 1, from 0',
     ),
     ({'x': np.full((_N, 2), 'a')}, {}, 'has entries that are not finite numbers'),
     ({}, {'label_kind': 'classes'}, 'has 30 different values in 30 rows'),
@@ -272,3 +277,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
   np.save(tmp_path / 'c.npy', np.ones(3))
   with refuses('it must be an .npz file with the arrays x and y'):
     _task(str(tmp_path / 'c.npy'))
+  np.savez(tmp_path / 'd.npz', X=np.ones((3, 2)), y=np.ones(3))
+  with refuses('which has no array x; it must be an .npz file', 'and has X, y'):
+    _task(str(tmp_path / 'd.npz'))

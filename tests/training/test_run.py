@@ -169,15 +169,22 @@ def test_a_finished_run_is_left_as_it_is(tmp_path, finished):
   assert after == before
 
 
-def test_a_damaged_log_costs_nothing(tmp_path, finished):
+@pytest.mark.parametrize(
+  ('line', 'said'),
+  [
+    ('x', 'cannot be read as JSON'),
+    ('{"loss": 1.0}', 'is damaged: it has no step and no wall_time'),
+  ],
+)
+def test_a_damaged_log_costs_nothing(tmp_path, finished, line, said):
   """The log is read before the folder gets another config or loses its summary."""
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines(keepends=True)
-  (tmp_path / 'metrics.jsonl').write_text(''.join([lines[0], 'x\n', *lines[2:]]))
+  (tmp_path / 'metrics.jsonl').write_text(''.join([lines[0], f'{line}\n', *lines[2:]]))
   kept = {
     name: (tmp_path / name).read_bytes() for name in ('config.json', 'summary.json')
   }
-  with refuses(f'line 2 of {tmp_path}/metrics.jsonl cannot be read as JSON'):
+  with refuses(f'line 2 of {tmp_path}/metrics.jsonl {said}'):
     train(small_config(train__num_steps=24), tmp_path)
   assert kept == {name: (tmp_path / name).read_bytes() for name in kept}
 

@@ -15,7 +15,10 @@ from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import create_task
 from zoo.models.heads import HEADS, quantile_edges
+from zoo.models.tabular import Tabular
 
+# An argument with one of these annotations, as a type or as text, is never None.
+_NEVER_NONE = int, float, str, bool, 'int', 'float', 'str', 'bool'
 # A config is a ConfigDict with all fields of a run, or a part of it.
 Config: TypeAlias = Any
 
@@ -119,15 +122,21 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
       f'config.model: {name!r} is the class {type(model).__name__}, which is no '
       'nnx.Module; only those can be trained'
     )
-  num_classes = getattr(model, 'num_classes', None)
-  if task.label_kind == 'classes' and task.num_outputs == 1 + (num_classes or 0):
-    raise UserError(
-      f'config.model.num_classes is {num_classes}, and {config.task.name!r} has '
-      f'{task.num_outputs} classes; the model would read its labels as a number and '
-      f'{num_classes} classes, so give num_classes = {task.num_outputs}'
-    )
+  if isinstance(model, Tabular):
+    _check_classes(model, task)
   _mark_traced_arrays(model)
   return model
+
+
+def _check_classes(model: Tabular, task: Task) -> None:
+  """Raises UserError if a model would read classes as a number and classes."""
+  known = model.num_classes
+  if task.label_kind == 'classes' and task.num_outputs == 1 + known:
+    raise UserError(
+      f'config.model.num_classes is {known}, and the task has {1 + known} classes; the '
+      f'model would read its labels as a number and {known} classes, so give '
+      f'num_classes = {1 + known}'
+    )
 
 
 def _check_constructor(name: str, hyperparameters: Mapping[str, object]) -> None:
@@ -148,9 +157,10 @@ def _check_constructor(name: str, hyperparameters: Mapping[str, object]) -> None
         'model must take num_features and rngs'
       )
   for argument, parameter in taken.items():
-    may_be_none = 'None' in str(parameter.annotation)
     is_missing = hyperparameters.get(argument, 0) is None
-    if is_missing and parameter.default is parameter.empty and not may_be_none:
+    # Any other annotation, such as `int | None`, may allow None.
+    needs_value = parameter.annotation in (parameter.empty, *_NEVER_NONE)
+    if is_missing and parameter.default is parameter.empty and needs_value:
       raise UserError(
         f'config.model.{argument} is None; the constructor of {name!r} has no default '
         'for it, so a value must be set'

@@ -117,7 +117,7 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
       f'the name of a curriculum is {name!r}, which is the one of the library; choose '
       'another one'
     )
-  return entering('curriculum', CURRICULA, name, True, ['step'])
+  return entering('curriculum', CURRICULA, name, function=True, arguments=['step'])
 
 
 def check_curriculum(config: Config, task: Task, model: Model) -> None:

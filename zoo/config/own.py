@@ -51,7 +51,8 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
     >>> config = zoo.default_config('yq_lsa')
     >>> config.eval.metrics = ('norm',)
   """
-  return entering('metric', METRICS, name, True, ['model', 'task', 'key'])
+  arguments = 'model', 'task', 'key'
+  return entering('metric', METRICS, name, function=True, arguments=arguments)
 
 
 def register_objective(name: str) -> Callable[[_Function], _Function]:
@@ -89,4 +90,4 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
       'another one'
     )
   arguments = 'model', 'prompt', 'task', 'key'
-  return entering('objective', OBJECTIVES, name, True, arguments)
+  return entering('objective', OBJECTIVES, name, function=True, arguments=arguments)

@@ -18,7 +18,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses, trees
-from zoo.core.errors import UserError, check_count, check_name, check_object
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_object,
+  in_one_line,
+)
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
@@ -313,8 +319,9 @@ class BaseTask(trees.Tree, abc.ABC):
       As many prompts, without latents.
 
     Raises:
-      UserError: If the prompts have other sizes than those of this task, or if the task
-        does not say how they are drawn again; the error says why.
+      UserError: If `key` is not one random key, if the prompts have other sizes than
+        those of this task, or if the task does not say how they are drawn again; the
+        error says why.
 
     Example:
       >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
@@ -324,6 +331,7 @@ class BaseTask(trees.Tree, abc.ABC):
       (True, False)
     """
     check_name('keep', keep, KEPT)
+    check_key(key)
     sizes = self.context_length, self.num_features
     if prompt.x.shape[1:] != sizes:
       raise UserError(
@@ -516,12 +524,15 @@ def check_key(key: object) -> None:
     UserError: If it is anything else, such as a seed or an array of keys.
   """
   if isinstance(key, jax.Array | np.ndarray):
-    is_new = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    # The keys of jax.random.PRNGKey are vectors of integers.
-    if (is_new and key.ndim == 0) or (key.dtype == np.uint32 and key.ndim == 1):
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
       return
+    # The keys of jax.random.PRNGKey are vectors of integers.
+    with contextlib.suppress(TypeError, ValueError):
+      if jax.eval_shape(jax.random.wrap_key_data, key).ndim == 0:
+        return
   raise UserError(
-    f'key is {key!r:.80}; it must be one random key, such as jax.random.key(0)'
+    f'key is {in_one_line(repr(key), 80)}; it must be one random key, such as '
+    'jax.random.key(0)'
   )
 
 

@@ -11,7 +11,7 @@ from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar
 
 from zoo.core import trees
-from zoo.core.errors import UserError, check_name, unknown_name
+from zoo.core.errors import UserError, check_name, in_one_line, unknown_name
 from zoo.core.protocols import Task
 
 _Class = TypeVar('_Class', bound=type)
@@ -154,8 +154,8 @@ def create(
     The object.
 
   Raises:
-    UserError: If the name is unknown, or a hyper-parameter is missing, unknown to the
-      class, or out of its range.
+    UserError: If the name is unknown, if a hyper-parameter is missing, unknown to the
+      class, or out of its range, or if `rngs` has no stream `params`.
   """
   cls = classes[check_registered(kind, name, classes)]
   known = parameters(cls)
@@ -168,6 +168,12 @@ def create(
         f'{kind} {name!r} needs {needed!r}, which is not given; it takes '
         f'{", ".join(known)}'
       )
+  rngs = hyperparameters.get('rngs')
+  if 'rngs' in hyperparameters and not hasattr(rngs, 'params'):
+    raise UserError(
+      f'rngs is {in_one_line(repr(rngs), 80)}; it must have a stream params, as '
+      'flax.nnx.Rngs(0) has'
+    )
   return cls(**hyperparameters)
 
 

@@ -40,9 +40,10 @@ def format_exact(value: float | None) -> str:
 def format_mean(mean: float, half: float | None, decimals: int) -> str:
   """Returns a mean, and half of its interval if it is known.
 
-  Neither a small number nor a small error is shown as 0. If half of the interval would
-  be, both numbers get so many decimals that it has two digits. Numbers for which that
-  is too small have exponents. What is below 1e-10 counts as rounding and is shown as 0.
+  A small error is not shown as 0: both numbers then get so many decimals that half of
+  the interval has two digits, or exponents if the mean is small, too. A small number
+  that has no error gets an exponent. A mean that is far below its own error may be
+  rounded to 0. An error or a number below 1e-10 counts as rounding, and as 0.
 
   Args:
     mean: The mean.
@@ -56,13 +57,11 @@ def format_mean(mean: float, half: float | None, decimals: int) -> str:
     ('2.00e-04', '2.00e-04 ± 1.00e-05')
   """
   kind = f'.{decimals}f'
-  if max(abs(mean), half or 0) < _ROUNDING:
-    pass
-  elif half is not None and math.isfinite(half) and half > 0:
-    if half < 0.5 * 10.0**-decimals:
-      digits = min(1 - math.floor(math.log10(half)), 15)
-      kind = f'.{digits}f' if abs(mean) >= 1e-3 else '.2e'
-  elif 0 < abs(mean) < 10 * 10.0**-decimals:
+  error = half if half is not None and half >= _ROUNDING else 0.0  # NaN counts as 0.
+  if 0 < error < 0.5 * 10.0**-decimals:
+    digits = 1 - math.floor(math.log10(error))
+    kind = f'.{digits}f' if abs(mean) >= 1e-3 else '.2e'
+  elif not error and _ROUNDING <= abs(mean) < 10 * 10.0**-decimals:
     kind = '.2e'
   if half is None:
     return f'{mean:{kind}}'

@@ -73,7 +73,8 @@ def curve(
 
   All numbers of examples are measured on the same prompts, which depend only on `seed`.
   A predictor with the method `predictions` predicts all examples in one pass; any other
-  predictor is called on each prefix of the prompts.
+  predictor is called on each prefix of the prompts. To compare two predictors prompt by
+  prompt, use `zoo.probing.risks`.
 
   Args:
     predictor: A model, a baseline of a task, or another callable that predicts.

@@ -182,9 +182,10 @@ def check_instrument(
     The readings, each with what is right.
 
   Raises:
-    UserError: If a reading is wrong; the message has a table of all that are. Also for
-      an unknown name in `without`, for a planted truth of a reading that the instrument
-      never returned, and for a `coverage` outside 0 to 1.
+    UserError: If a reading is wrong; the message has a table of all that are. Also if
+      there is neither a null nor a planted model to read, for an unknown name in
+      `without`, for a planted truth of a reading that the instrument never returned,
+      and for a `coverage` outside 0 to 1.
 
   Example:
     >>> import math

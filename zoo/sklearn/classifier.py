@@ -28,10 +28,12 @@ class Classifier(ClassifierMixin, InContext):
   y, which is not scaled. The probabilities of the parts of a long table are averaged.
   From a table of one class that class is predicted.
 
-  A model of the task `arrays` was trained on the classes of a file. Its table may have
-  these classes alone, and `classes_` has all of them.
+  A model of the task `arrays` was trained on the columns and the classes of a file. Its
+  table may have these classes alone, and `classes_` has all of them, each with a
+  probability. Members have columns and classes in the order of the file, so that more
+  than one member changes a prediction only for a long table, which is cut at random.
 
-  Classes: a model has as many classes as its task. If a table has fewer, the
+  Classes: any other model has as many classes as its task. If a table has fewer, the
   probabilities of the others are dropped, and the rest are divided by their sum. More
   classes are refused. A model of the labels ±1 has two classes. A model with the
   attribute `num_classes` takes up to so many: its one-hot vectors have an entry for

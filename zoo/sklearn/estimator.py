@@ -192,12 +192,12 @@ class InContext(BaseEstimator):
     self, c: int, d: int, n: int, num_classes: int, axes: tuple[int, ...]
   ) -> Iterator[Member]:
     """The members; features and classes of the first one are in order."""
-    # A model that was trained on the rows of a table knows its columns and classes by
-    # their places, so that all members have them in order.
     generator = check_random_state(self.random_state)
     most = axes[0] if axes else max(num_classes, 2)
     for index in range(self.num_members):
       places, classes = np.arange(d), np.arange(num_classes)
+      # A model that was trained on the rows of a file knows its columns and classes by
+      # their places.
       if index > 0 and not isinstance(self.task_, Arrays):
         places = generator.permutation(n)[:d]
         classes = generator.permutation(most)[:num_classes]

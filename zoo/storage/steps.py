@@ -98,10 +98,9 @@ def chosen_step(folder: pathlib.Path, step: int | None) -> pathlib.Path:
     UserError: If the folder has no checkpoint, or not this step.
   """
   steps = steps_in(folder)
-  if not steps and (folder.parent / 'config.json').exists():
-    raise UserError(
-      f'the run in {folder.parent} has saved no step yet; train it further'
-    )
+  run = folder.parent if folder.name == 'checkpoints' else folder
+  if not steps and (run / 'config.json').exists():
+    raise UserError(f'the run in {run} has saved no step yet; train it further')
   if not steps:
     raise UserError(
       f'{folder} holds no checkpoint; it must be the workdir of a run, its folder '

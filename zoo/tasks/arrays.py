@@ -23,7 +23,7 @@ from flax import struct
 from jaxtyping import Array, Int, Key
 from numpy.lib import format as npy
 
-from zoo.core.errors import UserError, check_count, check_name, check_number
+from zoo.core.errors import UserError, check_count, check_name, check_number, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.trees import Tree
@@ -383,6 +383,12 @@ def _read_once(file: pathlib.Path, modified: int, length: int) -> _Table:
   content = file.read_bytes()
   sha256 = hashlib.sha256(content).hexdigest()
   with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    names = [name.removesuffix('.npy') for name in archive.namelist()]
+    if missing := [name for name in ('x', 'y') if name not in names]:
+      raise UserError(
+        f'path is {str(file)!r}, which has no array {missing[0]}; it must be an .npz '
+        f'file with the arrays x and y, and has {shown(names) or "none"}'
+      )
     x, y = (_array(archive, name, file, len(content)) for name in ('x', 'y'))
   return _Table(x, y, sha256)
 
@@ -408,8 +414,13 @@ def _array(
 
 
 def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:
-  if array.dtype.kind not in 'biuf' or not np.isfinite(array).all():
-    raise UserError(f'{name} of {path!r} has entries that are not finite numbers')
+  what = f'{name} of {path!r} has entries that are not finite numbers'
+  if array.dtype.kind not in 'biuf':
+    raise UserError(what)
+  if len(bad := np.argwhere(~np.isfinite(array))):
+    row, *column = bad[0].tolist()
+    place = f'row {row}' + (f', column {column[0]}' if column else '')
+    raise UserError(f'{what}; the first is {array[tuple(bad[0])]} in {place}, from 0')
   return array.astype(np.float64)
 
 

@@ -326,7 +326,7 @@ class Apply(Edit):
     self.function = function
 
   def change(self, value: Array) -> Array:
-    """Returns the function of the value, which may be an array of NumPy."""
+    """Returns the function of the value; it may be a fixed array of NumPy."""
     changed: Any = self.function(value)
     return jnp.asarray(changed) if isinstance(changed, np.ndarray) else changed
 

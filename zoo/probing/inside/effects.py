@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -119,7 +120,9 @@ class Effects(_Effects, Tabular):
     )
     if not self.rows:
       return f'{said}{self.rows}'
-    if not abs(self.gap.mean) > self.gap.half:
+    if math.isnan(self.gap.mean):
+      said += 'There are no shares, since the gap is NaN\n'
+    elif not abs(self.gap.mean) > self.gap.half:
       said += (
         'There are no shares, since the 95 % interval of the gap contains 0; take more '
         'prompts, or others\n'

@@ -81,7 +81,7 @@ def path_effect(
 
   Returns:
     The share, with its standard error over prompts. None if the 95 % interval of the
-    gap contains 0.
+    gap contains 0 or, without a `metric`, if the corrupt prompts have the lower loss.
 
   Raises:
     UserError: If a site, head or token is unknown; if the model has no tap of the kind

@@ -82,7 +82,9 @@ def table(part: str, result: Any) -> Table:
       )
       for row in largest
     ]
-    note = f'These are the {_MOST_LISTED} largest; what_matters.csv has all.'
+    note = ''
+    if len(known) > _MOST_LISTED:
+      note = f'These are the {_MOST_LISTED} largest; what_matters.csv has all.'
     return Table(rows, ('site', 'token', 'recovers ± 95 %'), note=note)
   if part == 'heads':
     of_heads = _by_head(result)

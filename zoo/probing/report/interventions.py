@@ -364,7 +364,7 @@ def _match(parameters: list[Any], **arrays: Any) -> Match:
 
 
 def _effects(content: Any) -> Effects:
-  clean, corrupt, gap, rows, *method = content  # Older files have no method.
+  clean, corrupt, gap, rows, *rest = content  # Older files have less of the rest.
   return Effects(
     Estimate(*map(_number, clean)),
     Estimate(*map(_number, corrupt)),
@@ -373,7 +373,7 @@ def _effects(content: Any) -> Effects:
       Effect(*row[:3], *(_estimate(pair) for pair in row[3:7]), site_kind=row[7])
       for row in rows
     ),
-    *method,
+    *rest,
   )
 
 

@@ -123,17 +123,19 @@ def sweep(
   config = config_of_all(config, points)
   configs = validated_configs(config, points)
   workdir = workdir_path(workdir)
-  if is_new(workdir):
-    for point_config in configs:
-      initial_weights(point_config)  # It checks the weights that a run starts from.
+  of_all_parts = configs
   if part is not None:
     members = points_of(part, configs)
     points = [points[i] for i in members]
     configs = [configs[i] for i in members]
   folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
   # A sweep that exists may have new points, such as those of another part.
-  new = zip(configs, folders, strict=True)
-  _check_models([config for config, folder in new if is_new(folder)])
+  new = [
+    config for config, folder in zip(configs, folders, strict=True) if is_new(folder)
+  ]
+  for point_config in of_all_parts if is_new(workdir) else new:
+    initial_weights(point_config)  # It checks the weights that a run starts from.
+  _check_models(new)
   return _train_and_write(workdir, config, points, configs, folders, part, hooks)
 
 
