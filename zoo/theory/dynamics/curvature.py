@@ -41,7 +41,7 @@ class Curvature(NamedTuple):
       square of the labels; 'minimum' if the Hessian is positive in every direction that
       changes the rule; 'saddle' if the Hessian has a negative eigenvalue; 'degenerate'
       if the gradient is 0 and the Hessian does not decide; 'not stationary' if the
-      gradient is not 0. A gradient g counts as 0 if |g|² is at most 1e-16 times the
+      gradient is not 0. A gradient g counts as 0 if `|g|²` is at most 1e-16 times the
       largest eigenvalue times the mean square of the labels.
   """
 
