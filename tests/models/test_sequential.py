@@ -102,7 +102,9 @@ def test_too_many_examples_are_refused():
     model(bodies.prompt(context=6))
   with refuses('examples at most', '6'):
     theory.exact_risk(model, isotropic(D, 6))
-  with refuses('DeepLSA', 'only be estimated from samples'):
+  with refuses(
+    'DeepLSA', 'zoo.curve estimates the curve of any predictor from samples'
+  ):
     theory.exact_curve(
       built(lambda: zoo.models.DeepLSA(D, form='scalar', rngs=nnx.Rngs(0))),
       isotropic(D, C),
