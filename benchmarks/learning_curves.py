@@ -182,7 +182,10 @@ def _table(curves: Mapping[str, Sequence[Sequence[Point]]]) -> Table:
     'model',
     'seeds',
     *(f'minutes to {100 * share:g} %' for share in SHARES),
-    *(f'after {_shown(time)} minute{"s" * (time > 1)}, %' for time in times),
+    *(
+      f'after {_shown(time)} minute{"" if _shown(time) == "1" else "s"}, %'
+      for time in times
+    ),
   ]
   return Table(lines, header)
 

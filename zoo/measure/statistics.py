@@ -242,15 +242,24 @@ def share_of_gap(
     and `is_loss`: then all shares would have the wrong sign.
   """
   whole = estimate(gap)
-  if not abs(whole.mean) > whole.half:  # This includes NaN.
-    return None
-  if is_loss and whole.mean < 0:
+  if why_no_share(whole, is_loss) is not None:
     return None
   share, stderr = ratio(part, gap)
   if with_next:
     gap = np.asarray(gap, np.float64)
     stderr = estimate_of_neighbours((part - share * gap) / whole.mean).stderr
   return Estimate(share, stderr)
+
+
+def why_no_share(gap: Estimate, is_loss: bool) -> str | None:
+  """Returns why `share_of_gap` gives no share of a gap; None if it gives one."""
+  if math.isnan(gap.mean):
+    return 'the gap is NaN'
+  if not abs(gap.mean) > gap.half:  # This includes an error that is NaN.
+    return 'the 95 % interval of the gap contains 0'
+  if is_loss and gap.mean < 0:
+    return 'the corrupt prompts have the lower loss'
+  return None
 
 
 def ratios(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +17,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate, estimate, share_of_gap
+from zoo.measure.statistics import Estimate, estimate, share_of_gap, why_no_share
 from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
@@ -118,20 +117,9 @@ class Effects(_Effects, Tabular):
       f'prompts is {self.corrupt.mean:.4g}, and that of clean ones '
       f'{self.clean.mean:.4g}\n'
     )
-    if not self.rows:
-      return f'{said}{self.rows}'
-    if math.isnan(self.gap.mean):
-      said += 'There are no shares, since the gap is NaN\n'
-    elif not abs(self.gap.mean) > self.gap.half:
-      said += (
-        'There are no shares, since the 95 % interval of the gap contains 0; take more '
-        'prompts, or others\n'
-      )
-    elif self.quantity == 'loss' and self.gap.mean < 0:
-      said += (
-        'There are no shares, since the corrupt prompts have the lower loss; are clean '
-        'and corrupt exchanged?\n'
-      )
+    reason = why_no_share(self.gap, is_loss=self.quantity == 'loss')
+    if self.rows and reason is not None:
+      said += f'There are no shares, since {reason}\n'
     return f'{said}{self.rows}'
 
 
