@@ -74,7 +74,7 @@ _EXITS = """
 | code | meaning | what to do |
 |---|---|---|
 | 0 | The command has done all its work. | – |
-| 1 | The command could not go on. One line says why: the loss is not finite, a \
+| 1 | The command could not go on. One line says why: a \
 checkpoint is damaged, the disk is full, or the memory is not enough after the run \
 has begun. An error in \
 your own code, or in the library, has the same code and a traceback. | Remove the \
@@ -84,6 +84,9 @@ not enough for a new run, or JAX has no device to compute on. One line names the
 mistake, and says what is allowed or what saves memory. | Correct what the line names. \
 Most mistakes are found before anything is written. [Some are found \
 later](errors.md); what was written before stays. |
+| 65 | The run has diverged: the loss, the gradient or a weight is not finite. | Do \
+not repeat the command, which ends at the same step. Use a smaller learning rate or \
+clipping, in another folder. |
 | 75 | Another process uses the folder. | Wait, or give another folder. |
 | 130 | You have pressed Ctrl-C. | Give the same command again. |
 | 134 | JAX has aborted this process, because another process of the same run is \

@@ -35,6 +35,7 @@ from zoo.core.errors import (
 from zoo.host import processes
 from zoo.host.files import is_url, user_path
 from zoo.host.parts import Part, parse_part
+from zoo.training.run import NotFiniteError
 
 FLAGS = flags.FLAGS
 
@@ -74,6 +75,9 @@ _TALKATIVE = (
 STOPPED = 143  # This is the exit code of a process that SIGTERM ends.
 # This is the exit code if another process uses the folder. Launchers then try again.
 IN_USE = 75
+# This is the exit code if a run is not finite any more. The same command would end at
+# the same step again, so launchers need not try. 65 is EX_DATAERR of sysexits.h.
+DIVERGED = 65
 
 # Flags that functions of this module define belong to the module that calls them.
 flags.disclaim_key_flags()
@@ -90,7 +94,8 @@ def run(main: Main, takes_names: bool = False) -> None:
 
   - A UserError prints one line, and the code is 2, or 75 if another process uses the
     folder.
-  - A RunError prints one line, and the code is 1.
+  - A RunError prints one line, and the code is 1, or 65 if a run is not finite any
+    more.
   - Ctrl-C in training prints one line, and the code is 130. Before training it ends the
     process silently.
   - A closed pipe ends the process silently with code 1.
@@ -147,8 +152,11 @@ def parse(argv: list[str]) -> list[str]:
   except OwnCodeError as error:
     own = error.__cause__
     assert own is not None
-  except SystemExit:  # absl exits with code 1 after --help.
-    sys.exit(0)
+  except SystemExit as error:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if last.filename != app.__file__:  # The config file has called `sys.exit`.
+      raise
+    sys.exit(0)  # absl exits with code 1 after --help.
   except RunError as error:
     _exit(1, error)
   except (AttributeError, KeyError) as error:
@@ -188,7 +196,7 @@ def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
   except RunError as error:
     if reason := _no_device():  # Without a device any other error follows from it.
       _exit(2, reason)
-    _exit(1, error)
+    _exit(DIVERGED if isinstance(error, NotFiniteError) else 1, error)
   except Exception as error:
     if processes.count() > 1:
       traceback.print_exc()

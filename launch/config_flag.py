@@ -27,6 +27,10 @@ _DICTIONARIES = {
   'model.mixer_options': "{'state_size': 32}",
   'optimizer.scales': "{'layers/*/value': 10.0}",
 }
+_DOT = (
+  'a key of the dictionary has a dot, which no config can hold; paths of weights are '
+  'written with slashes, such as layers/0/mixer'
+)
 # The flag is listed in --help as one of the module that calls `define`.
 flags.disclaim_key_flags()
 
@@ -86,8 +90,9 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
   """Returns the config of the flag, whose fields depend on the command.
 
   Raises:
-    UserError: If the flag is missing, if its file returns anything but a ConfigDict, or
-      if a flag replaces a whole section.
+    UserError: If the flag is missing, if its file returns anything but a ConfigDict, if
+      a flag replaces a whole section, or if one names a model with a config file of its
+      own.
   """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
@@ -97,13 +102,38 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
     raise UserError(
       f'get_config() of {path} returned {config!r}; it must return a ConfigDict'
     )
-  for field, value in config_flags.get_override_values(FLAGS[flag.name]).items():
+  overrides = config_flags.get_override_values(FLAGS[flag.name])
+  if 'model.name' in overrides:
+    _check_model(FLAGS[flag.name], overrides['model.name'])
+  for field, value in overrides.items():
     if isinstance(value, ConfigDict) and field not in _DICTIONARIES:
       raise UserError(
         f'--config.{field} is a section; set its fields one by one, such as '
         f'--config.{field}.FIELD=VALUE'
       )
   return config
+
+
+def _check_model(flag: flags.Flag, name: object) -> None:
+  """Checks that a flag does not give the config of one model to another.
+
+  The other fields of the config, such as the initial scale, are those of the model that
+  its file names. The file is read once more, since the flag has replaced this name.
+
+  Raises:
+    UserError: If the other model has a config file that ships with the library.
+  """
+  own = pathlib.Path('configs', f'{name}.py')
+  if not (_HOME / own).is_file():
+    return
+  path = config_flags.get_config_filename(flag)
+  config: Any = flag.parser.parse(path)
+  before = config.model.name
+  if before not in (name, FIELDS['model.name'].default):
+    raise UserError(
+      f'config.model.name is {name!r}; it must be {before!r}, since the fields of '
+      f'{path} are for this model; choose the other model by --config={own}'
+    )
 
 
 def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
@@ -240,6 +270,8 @@ def mistake_in_file(error: BaseException) -> UserError | None:
       f'{place}: the field {field!r} cannot be {value:.100}, of the type {given}; it '
       f'must be of the type {wanted}'
     )
+  if 'does not accept dots' in said:
+    return UserError(f'{place}: {_DOT}')
   return None
 
 
@@ -261,10 +293,7 @@ def raised_by_file(error: BaseException) -> BaseException | None:
   if isinstance(raised, ValueError | SyntaxError) and _in_flags(raised):
     flag = str(error).partition(': ')[0]
     if traceback.extract_tb(raised.__traceback__)[-1].filename == config_dict.__file__:
-      return UserError(
-        f'{flag.partition("=")[0]}: a key of the dictionary has a dot, which no config '
-        'can hold; paths of weights are written with slashes, such as layers/0/mixer'
-      )
+      return UserError(f'{flag.partition("=")[0]}: {_DOT}')
     return UserError(
       f'{flag}: it must be a dictionary; the fields of a section are set one by one, '
       'such as --config.train.num_steps=200'

@@ -89,6 +89,28 @@ def test_divergences_are_their_integrals():
   np.testing.assert_allclose(found, (p * np.log(p / q)).sum(-1), rtol=1e-4)
 
 
+@pytest.mark.parametrize('count', [16, 64, 2048, 8192])
+def test_a_mixture_of_many_components_has_the_divergence_of_the_whole(count):
+  """A component gets 128 of the values, 32, one, or a quarter of one.
+
+  All components have the width √¾, and their means are quantiles of N(0, ¼), so that
+  the mixture is nearly N(0, 1).
+  """
+  means = 0.5 * scipy.special.ndtri((np.arange(count) + 0.5) / count)
+  means = np.random.default_rng(0).permutation(means)
+  zeros = jnp.zeros((1, count))
+  stds = jnp.full((1, count), np.sqrt(1 - np.mean(np.square(means))))
+  mixture = GaussianMixture(zeros, jnp.asarray(means[None], jnp.float32), stds)
+  other = Gaussian(jnp.zeros(1), jnp.full(1, 2.0))
+  grid = np.linspace(-8, 8, 4001)
+  p = scipy.stats.norm.pdf(grid[:, None], means, stds[0, 0]).mean(axis=1)
+  q = scipy.stats.norm.pdf(grid, 0, 2)
+  expected = scipy.integrate.trapezoid(p * np.log(p / q), grid)
+  assert expected == pytest.approx(_scaled(2), rel=0.01)
+  # The rule has 2,048 values of a function that varies by some units.
+  assert float(kl_divergence(mixture, other)[0]) == pytest.approx(expected, abs=4e-3)
+
+
 def _scaled(by):
   """The divergence of a normal distribution from itself with the width times `by`."""
   return np.log(by) + 1 / (2 * by**2) - 1 / 2

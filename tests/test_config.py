@@ -3,6 +3,7 @@
 import json
 
 import jax
+import optax
 import pytest
 
 import configs
@@ -159,6 +160,43 @@ _MISTAKES = [
     {'optimizer__schedule': 'constant', 'optimizer__final_share': 0.1},
     ['final_share is 0.1; it must be 0'],
   ),
+  # Fields that nothing uses.
+  *[
+    (
+      'yq_lsa',
+      {'optimizer__schedule': schedule, 'optimizer__decay_share': 0.5},
+      [
+        'config.optimizer.decay_share is 0.5; it must be 0.2, the default, since '
+        f"config.optimizer.schedule is '{schedule}'"
+      ],
+    )
+    for schedule in ('cosine', 'linear')
+  ],
+  (
+    'yq_lsa',
+    {'curriculum__every': 5},
+    ['config.curriculum.every is 5; it must be 2000', 'features, examples and loops'],
+  ),
+  *[
+    (
+      'transformer',
+      {f'curriculum__{used}': 2, f'curriculum__more_{size}': 3},
+      [
+        f'config.curriculum.more_{size} is 3',
+        f'since config.curriculum.{size} is None',
+      ],
+    )
+    for used, size in [
+      ('features', 'examples'),
+      ('examples', 'features'),
+      ('features', 'loops'),
+    ]
+  ],
+  (
+    'yq_lsa',
+    {'train__init_from_other': True},
+    ['config.train.init_from_other is True; it must be False', 'init_from is None'],
+  ),
   (
     'multi_head_lsa',
     {'model__num_heads': 5, 'mesh__model': 2, 'mesh__data': 1, 'mesh__fsdp': True},
@@ -173,6 +211,64 @@ def test_a_mistake_is_one_line_with_field_value_and_what_is_allowed(
 ):
   with refuses(*said):
     validate(small_config(model, **changes))
+
+
+def test_a_field_that_something_uses_may_have_any_value():
+  validate(small_config(optimizer__schedule='wsd', optimizer__decay_share=0.5))
+  validate(configs.get_config('tabular', 'smoke,paper'))  # Its decay stays as it was.
+  grown = {'curriculum__features': 1, 'curriculum__more_features': 2}
+  validate(small_config('transformer', curriculum__every=5, **grown))
+
+
+def test_a_curriculum_of_ones_own_uses_no_field_of_the_library_s(register):
+  @zoo.register_curriculum('early')
+  def early(step):
+    return zoo.training.Stage(features=step + 1)
+
+  validate(small_config(curriculum__name='early'))
+  with refuses('config.curriculum.every is 5', "'early' is a function of the step"):
+    validate(small_config(curriculum__name='early', curriculum__every=5))
+
+
+def test_a_metric_is_named_once(register):
+  @zoo.register_metric('size')
+  def size(model, task, key):
+    return {'of it': 1.0}
+
+  with refuses("config.eval.metrics is ('size', 'size'); it must name 'size' only"):
+    validate(small_config(eval__metrics=('size', 'size')))
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: optax.sgd(0.1),
+    lambda rate, decay: optax.sgd(rate),
+    lambda rate, beta1: optax.sgd(rate, beta1),  # A field that is None is not given.
+    lambda rate, *, own: optax.sgd(rate),
+  ],
+)
+def test_a_maker_of_optimizers_takes_the_arguments_that_it_is_given(make, register):
+  wanted = 'it must take the arguments (learning_rate); others than decayed, hidden, '
+  with refuses("the optimizer 'own' takes (", wanted):
+    zoo.register_optimizer('own')(make)
+
+
+def test_a_maker_of_optimizers_may_take_masks_and_defaults(register):
+  @zoo.register_optimizer('own')
+  def own(rate, beta1=0.9, *, decayed, hidden, scaled):
+    return optax.sgd(rate, beta1)
+
+  @zoo.register_optimizer('own')
+  def other(rate, **options):
+    return optax.sgd(rate)
+
+
+def test_what_a_maker_returns_must_be_an_optimizer(register, tmp_path):
+  zoo.register_optimizer('own')(lambda rate: 0.1)
+  with refuses("the optimizer 'own' returns 0.1; it must return an optax.Gradient"):
+    zoo.train(small_config(optimizer__name='own'), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
 
 
 def test_several_processes_must_use_all_their_devices(monkeypatch):

@@ -257,9 +257,13 @@ def test_log_loss():
   expected = -p * np.log(q) - (1 - p) * np.log(1 - q)
   # And of huge logits, whose exponentials overflow.
   logits, targets = _float32([*logits, 1e4, -1e4]), _float32([*p, 1, 0])
+  # And of certainty: right, and wrong, or certain of what is not.
+  infinite = [np.inf, -np.inf, np.inf, -np.inf, np.inf, -np.inf]
+  logits = _float32([*logits, *infinite])
+  targets = _float32([*targets, 1, 0, 0, 1, 0.5, 0.5])
   # Logits up to 9 in float32.
   values = jax.jit(losses.log_loss)(logits, targets)
-  np.testing.assert_allclose(values, [*expected, 0, 0], 1e-4)
+  np.testing.assert_allclose(values, [*expected, 0, 0, 0, 0, *[np.inf] * 4], 1e-4)
 
 
 def test_cross_entropy():
@@ -269,6 +273,19 @@ def test_cross_entropy():
   expected = -np.sum(p * np.log(q), axis=1)
   values = jax.jit(losses.cross_entropy)(logits, p.astype(np.float32))
   np.testing.assert_allclose(values, expected, rtol=1e-4)
+
+
+def test_cross_entropy_of_an_impossible_class():
+  logits = _float32([[-np.inf, 0, 0], [-np.inf, 0, 0]])
+  target = jnp.asarray(_float32([[0, 1, 0], [1, 0, 0]]))
+  found, slopes = jax.jit(
+    lambda logits: (
+      losses.cross_entropy(logits, target),
+      jax.grad(lambda logits: losses.cross_entropy(logits, target)[0])(logits),
+    )
+  )(logits)
+  np.testing.assert_allclose(found, [np.log(2), np.inf], 1e-6)
+  np.testing.assert_allclose(slopes[0], [0, -0.5, 0.5], 1e-6)
 
 
 def test_error_rates():

@@ -126,6 +126,14 @@ def test_a_known_label_has_the_standard_deviation_zero():
     assert known.quantile(0.2).tolist() == [1.0]
 
 
+def test_a_component_that_is_left_out_has_no_part_in_the_density():
+  label = GaussianMixture(
+    jnp.array([[0.0, -jnp.inf]]), jnp.array([[1.0, 1.0]]), jnp.array([[1.0, 0.0]])
+  )
+  found = jax.jit(lambda label, y: label.log_prob(y))(label, jnp.array([1.0]))
+  np.testing.assert_allclose(found, -np.log(2 * np.pi) / 2, rtol=1e-6)
+
+
 def test_a_standard_deviation_that_is_nan_is_not_taken_for_zero():
   unknown = Gaussian(jnp.array([1.0]), jnp.array([jnp.nan]))
   assert np.isnan([unknown.log_prob(jnp.ones(1)), unknown.cdf(jnp.ones(1))]).all()

@@ -98,6 +98,40 @@ def test_bayes_is_the_posterior_mean(float64, c):
     np.testing.assert_allclose(w, task.prior_mean + step, rtol=1e-9, atol=1e-9)
 
 
+def test_the_best_penalty_without_noise():
+  """With fewer examples than features it may be far from 0."""
+  fields: Any = {
+    'prior_covariance': np.diag([0.01, 1.0]),
+    'feature_covariance': np.diag([10.0, 1.0]),
+  }
+  few, enough = isotropic(2, 1, **fields), isotropic(2, 2, **fields)
+  assert estimators.best_penalty(enough) == 0
+  with refuses('penalty is None', 'it must be given'):
+    estimators.best_penalty(few)
+  assert 'ridge' in enough.baselines()
+  assert 'ridge' not in few.baselines()
+  # With x = [a, b] and the penalty λ the weights are xᵀx ŵ/(λ + |x|²).
+  x = np.random.default_rng(0).normal(size=(100_000, 2)) * np.sqrt([10.0, 1.0])
+
+  def risk(penalty):
+    kept = x[:, :, None] * x[:, None] / (penalty + np.square(x).sum(1))[:, None, None]
+    left = np.eye(2) - kept
+    return np.einsum('i,bij,j->b', [10.0, 1.0], left**2, [0.01, 1.0]).mean()
+
+  assert risk(30.0) < 0.7 * risk(0.0)
+  for scalar in 'prior_covariance', 'feature_covariance':
+    assert estimators.best_penalty(isotropic(2, 1, **fields | {scalar: None})) == 0
+
+
+def test_a_penalty_is_a_finite_number(unchecked):
+  for penalty in (np.inf, np.nan, -1.0, np.float32(np.nan)):
+    with refuses('penalty is', 'finite number ≥ 0'):
+      estimators.Ridge(penalty)
+  # A huge penalty leaves the start.
+  task = isotropic(2, 3, noise_std=0.5)
+  assert theory.exact_risk(estimators.Ridge(1e38), task) == pytest.approx(2)
+
+
 @pytest.mark.parametrize(
   'fields', [{}, {'prior_mean': 0.5}, {'prior_covariance': np.diag([3.0, 1.0, 0.1])}]
 )

@@ -322,6 +322,7 @@ def test_a_p_value_of_parts_is_that_of_the_t_test():
   assert welch_p_value(3.0, [(1.0, 2), (1e-9, 500)]) == pytest.approx(
     stats.t.sf(3.0, 2), rel=1e-3
   )
+  assert math.isnan(welch_p_value(0.1, [(0.0, 1), (0.0, 1)]))
 
 
 def _weighed(rng, weights, count, is_numbers):

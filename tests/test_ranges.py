@@ -5,6 +5,7 @@ So each range is tested here once; tests of other rooms ask what a value does.
 
 import copy
 import functools
+import re
 from typing import Any
 
 import pytest
@@ -153,6 +154,12 @@ ARGUMENTS: dict[str, Any] = {
 }
 _GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
 _GIVEN |= {'num_layers': 1, 'width': 8}
+# Without these, a message says that the argument has no meaning, whatever its value is.
+_NEEDED: dict[str, Any] = {
+  'edges': {'head': 'bars'},
+  'guess_weights': {'guess': 'fixed'},
+  'guess_bias': {'guess': 'fixed'},
+}
 
 
 @pytest.mark.parametrize('name', zoo.list_models())
@@ -160,10 +167,13 @@ def test_a_model_refuses_what_is_beyond_the_range_of_an_argument(name, unchecked
   taken = registry.parameters(registry.MODELS[name])
   sizes = {field: value for field, value in _GIVEN.items() if field in taken}
   for field in taken.keys() - {'rngs'}:
+    needed = _NEEDED.get(field, {})
     for content in ARGUMENTS[field]:
-      with refuses(field.replace('mixer_options', 'option')):
-        arguments: Any = sizes | {field: content, 'rngs': nnx.Rngs(0)}
+      with refuses() as info:
+        arguments: Any = sizes | needed | {field: content, 'rngs': nnx.Rngs(0)}
         zoo.create_model(name, **arguments)
+      about_it = rf'(unknown )?{field}( is| has| holds| [^ ]+;) |unknown option of '
+      assert re.match(about_it, str(info.value)), (field, content)
 
 
 # What each option of a mixer refuses.

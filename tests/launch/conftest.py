@@ -115,6 +115,7 @@ def folder(tmp_path, monkeypatch, register):
     'broken_under_test': '1 / 0',
     'own_model': _CONFIG,
     'misspelt_field': _SETS_A_FIELD.format('train.batchsize = 32'),
+    'dotted_key': _SETS_A_FIELD.format("optimizer.scales = {'layers.0.value': 2.0}"),
     'other_type': _SETS_A_FIELD.format("train.num_steps = 'many'"),
   }
   for name, text in files.items():

@@ -6,6 +6,7 @@ import pytest
 from absl import flags
 
 from launch import cli, config_flag
+from tests.compare import refuses
 from tests.launch.processes import ROOT
 
 CONFIGS = '--config=configs'
@@ -112,6 +113,30 @@ def test_a_dot_in_a_path_of_weights_is_one_line(call):
   (line,) = answer.err.splitlines()
   assert 'flag --config.optimizer.scales: a key of the dictionary has a dot' in line
   assert 'layers/0/mixer' in line
+
+
+def test_an_exit_of_a_config_file_keeps_its_message_and_its_code(
+  parsed, tmp_path, monkeypatch
+):
+  (tmp_path / 'leaves.py').write_text(
+    "import sys\ndef get_config(code):\n  sys.exit(int(code) or 'no data set')\n"
+  )
+  monkeypatch.chdir(tmp_path)
+  for code, wanted in ('0', 'no data set'), ('1', 1), ('3', 3):
+    with pytest.raises(SystemExit) as ended:
+      parsed(f'--config=leaves.py:{code}')
+    assert ended.value.code == wanted
+
+
+def test_the_name_of_the_same_model_and_of_an_own_one_may_be_a_flag(parsed):
+  name = '--config.model.name'
+  config = parsed(f'{CONFIGS}/yq_lsa.py', f'{name}=yq_lsa')
+  flag = config_flag.FLAGS['config']
+  for value in 'yq_lsa', 'own_model':
+    config_flag._check_model(flag, value)
+  assert config.model.name == 'yq_lsa'
+  with refuses('choose the other model by --config=configs/lsa.py'):
+    config_flag._check_model(flag, 'lsa')
 
 
 def test_too_little_memory_without_a_config_is_one_line(call, monkeypatch):

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 import yaml
 
-from launch.cli import IN_USE
+from launch.cli import DIVERGED, IN_USE
 from tests.launch.processes import ROOT, run
 
 CLUSTER = ROOT / 'launch' / 'cluster'
@@ -48,7 +48,15 @@ def test_sky_resumes_what_was_stopped_or_is_in_use():
   ]
 
 
-@pytest.mark.parametrize('code', [0, 1, 2, IN_USE, 143])
+def test_no_launcher_of_the_docs_repeats_a_run_that_is_not_finite():
+  page = (ROOT / 'docs/scaling.md').read_text()
+  (codes,) = re.findall(r'--restart-on-exit-codes=([\d,]+)', page)
+  assert codes.split(',') == ['1', str(IN_USE), '143']
+  assert f'| the loss is not finite | exit code {DIVERGED} everywhere |' in page
+  assert DIVERGED not in SKY['resources']['job_recovery']['recover_on_exit_codes']
+
+
+@pytest.mark.parametrize('code', [0, 1, 2, DIVERGED, IN_USE, 143])
 def test_slurm_queues_a_stopped_job_again_and_one_whose_workdir_is_in_use(
   tmp_path, cache, code
 ):

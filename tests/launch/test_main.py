@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from launch import cli
 from tests import fuzz
 from tests.launch.processes import ROOT, launch
 from tests.training.runs import small_config
@@ -141,10 +142,10 @@ def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(call, tmp_path):
+def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_65(call, tmp_path):
   rate = '--config.optimizer.learning_rate=1e30'
   answer = call('main', SMOKE, f'--workdir={tmp_path}/run', rate)
-  assert answer.code == 1
+  assert answer.code == cli.DIVERGED == 65
   (line,) = (line for line in answer.err.splitlines() if line.startswith('error: '))
   assert line.startswith('error: step 2 is not finite')
   assert 'no checkpoint yet' in line

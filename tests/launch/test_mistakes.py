@@ -41,6 +41,10 @@ _MISTAKES = {
     "other_type.py, line 6: the field 'num_steps' cannot be many, of the type str",
     'it must be of the type int',
   ),
+  'main --config=dotted_key.py': (
+    'dotted_key.py, line 6: a key of the dictionary has a dot',
+    'such as layers/0/mixer',
+  ),
   f'{_MAIN} --config.noise=3': ("unknown field 'config.noise'", 'task, train'),
   f'{_MAIN} --config.trian.num_steps=3': "did you mean 'config.train.num_steps'",
   'main --config=configs/transformer.py --config.model.mixer_options.state_size=8': (
@@ -51,6 +55,10 @@ _MISTAKES = {
   f'{_MAIN} --config.task.noise_std=0..1': '=0..1: it must be of the type float',
   f'{_MAIN} --config.task.prior_mean={"[" * 3000}': 'prior_mean',
   f'{_MAIN} --config.model.name=yqlsa': "did you mean 'yq_lsa'",
+  f'{_SMOKE} --config.model.name=transformer': (
+    "config.model.name is 'transformer'; it must be 'yq_lsa', since the fields of ",
+    'choose the other model by --config=configs/transformer.py',
+  ),
   f'{_MAIN} --config.train.num_steps=0': ('num_steps is 0', 'from 1'),
   f'{_MAIN} --config.train.num_steps=None': 'config.train.num_steps is None',
   'main --config=configs/transformer.py:smoke --config.model.tokens=joint': (

@@ -271,7 +271,9 @@ def test_calibration_is_averaged_over_splits():
   found = scores._pit_histogram(counts)
   assert found.bins[0].share == pytest.approx((0.15, 0.05))
   assert found.num_prompts == 200
-  assert found.p_value == pytest.approx(1, abs=0.2)
+  # In the mean 15 of 100 prompts are in the first bin, and 85/9 in each of the others.
+  chi_squared = (5**2 + 9 * (10 - 85 / 9) ** 2) / 10
+  assert found.p_value == pytest.approx(stats.chi2.sf(chi_squared, df=9))
   bins = np.zeros((2, 10, 3))
   bins[:, 9] = [[50, 48, 45], [50, 47, 44]]  # queries, confidence, hits
   bins[:, 5] = [[50, 27, 30], [50, 27, 28]]

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -62,6 +62,9 @@ def test_p_values_and_intervals_are_those_of_the_t_test():
   assert bounds == pytest.approx(tuple(expected.confidence_interval(0.9)))
   assert paired_test(differences[:1]) is None
   assert paired_test(np.zeros(5)) == 1.0
+  for unknown in ([np.nan] * 20, [np.nan, 1.0, 1.0]):
+    assert np.isnan(cast(float, paired_test(np.array(unknown))))
+    assert np.isnan(cast(Any, paired_interval(np.array(unknown), 0.9))).all()
 
 
 def test_p_values_of_losses_0_and_1():

@@ -125,8 +125,8 @@ def test_half_of_the_bits_give_nearly_the_same_probabilities(folders):
   )
   prompts = [exact.chat(text) for text in TEXTS]
   full, half = (model.log_probabilities(prompts, SCORES) for model in (exact, short))
-  # Eight bits of a few logits of size 10.
-  np.testing.assert_allclose(full, half, atol=1.0)
+  # Eight bits of logits of size 10 are an error of 0.04. This is five times as much.
+  np.testing.assert_allclose(full, half, atol=0.2)
   assert np.abs(full - half).max() > 1e-3
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +89,9 @@ def test_pretraining_has_the_known_digits():
   for (alpha, kappa, tau), wanted in known.items():
     errors = asymptotic.pretraining(alpha, kappa, tau, 0.01)
     np.testing.assert_allclose(errors, wanted, atol=5e-7)
+  # For long contexts m → τ'/b', with numbers that cancel in the other form.
+  long = asymptotic.pretraining(1e15, 0.5, 2, 0.01).icl
+  assert long / 4.9504950495e12 == pytest.approx(1, rel=1e-4)
   # As many weights as prompts; and with ever more tasks the new are as the old.
   assert asymptotic.pretraining(10, 0.5, 1, 0.01) == (math.inf, math.inf)
   icl, idg = asymptotic.pretraining(2, math.inf, 3, 0.1)
@@ -165,6 +168,19 @@ def test_alignment_is_one_number():
   wanted = (1.1 - risk(gamma[0], second)) / (1.1 - risk(gamma[1], second))
   assert asymptotic.task_alignment(along, across) == pytest.approx(wanted, rel=1e-12)
   assert wanted < 1
+  with refuses('feature_covariance times prior_covariance is 0'):
+    apart = isotropic(
+      2,
+      3,
+      feature_covariance=np.diag([1.0, 0.0]),
+      prior_covariance=np.diag([0.0, 1.0]),
+    )
+    asymptotic.task_alignment(along, apart)
+
+
+def test_the_restricted_optimum_is_for_a_pool(unchecked):
+  with refuses('of type LinearRegression', 'TaskPool'):
+    asymptotic.restricted_optimum(cast(Any, isotropic(2, 6)))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import nnx, struct
 from jax.sharding import AxisType, Mesh
 
 import zoo
@@ -14,11 +14,48 @@ from tests.settings import isotropic, random_rule
 from tests.theory.expectations import KINDS, cubature, make_task
 from tests.wrapped import Wrapped
 from zoo import theory
+from zoo.estimators import GDBeta, GradientDescent, Ridge
 from zoo.theory.exact import rule_of
 from zoo.theory.risk import float64_risk
 
 _predict = jax.jit(zoo.LearningRule.__call__)
 _weights = jax.jit(zoo.LearningRule.weights)
+
+
+@pytest.mark.parametrize('sizes', [[0.2], [0.1, 0.1]])
+def test_gradient_descent_without_a_start_begins_at_zero(sizes):
+  """And not at the prior mean, at which theory begins by default."""
+  task, sizes = isotropic(2, 3, prior_mean=2.0), np.array(sizes)
+  at_zero, without = (GradientDescent(start, sizes) for start in (np.zeros(2), None))
+  risk = theory.exact_risk(without, task)
+  assert risk == theory.exact_risk(at_zero, task)
+  found = zoo.curve(without, task, num_prompts=2048, lengths=[3])
+  assert abs(found.mean[0] - risk) < 4 * found.standard_error[0]
+  if len(sizes) == 1:
+    matrix = 0.2 * np.eye(2)
+    assert theory.exact_risk(GDBeta(None, matrix), task) == pytest.approx(risk)
+    with refuses('start is None', 'start=np.zeros(d)'):
+      without.learning_rule()
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Half(Ridge):
+  def predict(self, examples):
+    return super().predict(examples) / 2
+
+
+@struct.dataclass(eq=False, repr=False)
+class _HalfSteps(GradientDescent):
+  def predict(self, examples):
+    return super().predict(examples) / 2
+
+
+def test_the_risk_of_an_estimator_is_not_that_of_its_subclass():
+  task = isotropic(2, 3)
+  assert theory.exact_risk(Ridge(), task) == 0
+  for subject in _Half(), _HalfSteps(np.zeros(2), np.array([0.1, 0.1])):
+    with refuses('no learning rule'):
+      theory.exact_risk(subject, task)
 
 
 # What predicts as a rule of its own has the risk of the rule (test_trust.py).

@@ -5,9 +5,8 @@ import pytest
 
 from tests.compare import refuses
 from tests.marks import mostly_slow
-from tests.settings import general, isotropic
+from tests.settings import general, isotropic, root
 from zoo import estimators, theory
-from zoo.estimators.linear_prior import second_moments
 
 _ROTATION = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
 
@@ -25,11 +24,17 @@ def _sampled(estimator, task, count=20_000):
   With `W = (XᵀX + penalty K⁻¹)⁻¹` the error is `penalty W K⁻¹ (start − ŵ) + W Xᵀn`.
   """
   d, c = task.num_features, task.context_length
-  deviation, features = second_moments(task, estimator.start)
+  features, prior = (
+    root(covariance, d) @ root(covariance, d).T
+    for covariance in (task.feature_covariance, task.prior_covariance)
+  )
+  # Of w − start, where w ~ N(prior_mean, Λ).
+  shift = np.asarray(task.prior_mean, float) - estimator.start
+  deviation = prior + np.outer(shift, shift)
   rng = np.random.default_rng(0)
   x = rng.normal(size=(count, c, d)) @ np.linalg.cholesky(features).T
-  root = np.eye(d) if estimator.root is None else estimator.root
-  inverse = estimator.penalty * np.linalg.inv(root @ root.T)
+  of_weights = np.eye(d) if estimator.root is None else estimator.root
+  inverse = estimator.penalty * np.linalg.inv(of_weights @ of_weights.T)
   gram = np.einsum('bci,bcj->bij', x, x)
   w = np.linalg.inv(gram + inverse)
   left = w @ inverse

@@ -86,6 +86,21 @@ def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
     np.testing.assert_allclose(optimum.coefficients, coefficients, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize(('c', 'degree'), [(200, 8), (2000, 10)])
+def test_a_tiny_risk_keeps_its_digits_and_its_schedule(c, degree):
+  """Without noise the roots are real, so that their steps attain the risk."""
+  task = isotropic(2, c)
+  optimum = schedules.polynomial_optimum(task, degree)
+  assert optimum.steps is not None
+  assert 0 < optimum.risk < 1e-10
+  risk = schedules.gradient_descent_risk(task, optimum.steps, None)
+  assert optimum.risk == pytest.approx(risk, rel=1e-12)
+  # No other step near them is better by more than their own rounding.
+  for factor in (0.999, 1.001):
+    steps = optimum.steps * factor
+    assert schedules.gradient_descent_risk(task, steps, None) > risk
+
+
 def test_of_a_start_that_is_right_no_step_leads_away():
   task = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
   optimum = schedules.polynomial_optimum(task, 3)
@@ -118,6 +133,8 @@ def test_what_has_no_closed_form_says_so():
   with pytest.raises(zoo.UserError, match='use prior_mean'):
     estimators.best_penalty(certain)
   assert theory.best_step_size(certain) == 0
+  nothing = isotropic(2, 3, prior_covariance=np.zeros((2, 2)))
+  assert theory.best_step_size(nothing, 2) == 0
 
 
 def test_more_steps_than_can_be_computed_are_refused():

@@ -22,6 +22,7 @@ from zoo.config.saved import to_json
 from zoo.config.sharding import make_mesh
 from zoo.core import draws, registry
 from zoo.host.files import read_json
+from zoo.measure import comparison
 from zoo.measure.comparison import compare
 from zoo.reports.style import drawing_of
 from zoo.training import sweep, table, train
@@ -361,3 +362,39 @@ def test_models_side_by_side_that_one_device_cannot_hold_have_results(tmp_path, 
   assert rows is not None
   assert [row['comparison'] for row in rows] == [None, None]
   assert caplog.text.count(_NO_COMPARISON) == 1
+
+
+def test_another_number_of_prompts_compares_a_finished_run_again(tmp_path, caplog):
+  config = small_config(train__num_steps=2, eval__num_compared=8)
+  first = train(config, tmp_path, compare=True)
+  config.eval.num_compared = 12
+  summary = train(config, tmp_path, compare=True)
+  assert first is not None
+  assert summary is not None
+  saved = zoo.load(tmp_path)
+  assert first['comparison'] == compare(saved.model, saved.task, 8, config.eval.seed)
+  expected = compare(saved.model, saved.task, 12, config.eval.seed)
+  assert summary == {**first, 'comparison': expected} == read_summary(tmp_path)
+  # Without the model the comparison stays, and a warning says that there is no other.
+  for step in (tmp_path / 'checkpoints').iterdir():
+    shutil.rmtree(step)
+  assert train(config, tmp_path, compare=True) == summary
+  assert 'there is no comparison' not in caplog.text
+  config.eval.num_compared = 10
+  assert train(config, tmp_path, compare=True) == summary
+  assert 'the baselines of the task on 10 prompts' in caplog.text
+
+
+def test_a_comparison_that_a_large_task_limits_is_not_measured_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(comparison, 'affordable', lambda *_: 6)
+  config = small_config(train__num_steps=2, eval__num_compared=8)
+  first = train(config, tmp_path, compare=True)
+  assert first is not None
+  assert first['comparison'] is not None
+  assert first['comparison']['model']['num_prompts'] == 6
+  config.eval.num_compared = 9
+  assert train(config, tmp_path, compare=True) == first
+  monkeypatch.setattr(comparison, 'affordable', lambda *_: 1 / 0)
+  assert train(config, tmp_path, compare=True) == first

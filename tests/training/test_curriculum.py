@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 import zoo
 from tests.compare import refuses
@@ -106,6 +107,14 @@ def test_losses_that_count_are_those_of_the_stage():
       stage = Stage(None, jnp.int32(examples), jnp.int32(loops))
       np.testing.assert_allclose(at(stage), counted.mean(), rtol=1e-5)
     np.testing.assert_allclose(at(Stage()), loss_of_each.mean(), rtol=1e-5)
+
+
+def test_lengths_are_drawn_uniformly_from_the_least_to_the_most():
+  lengths = np.asarray(draw_lengths(jax.random.key(0), 10_000, 2, 5))
+  values, counts = np.unique(lengths, return_counts=True)
+  np.testing.assert_array_equal(values, [2, 3, 4, 5])
+  # The key is fixed, so this does not vary. One test in a thousand is below the limit.
+  assert stats.chisquare(counts).pvalue > 1e-3
 
 
 @pytest.mark.slow

@@ -55,6 +55,16 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(tmp_path):
   assert [line['step'] for line in lines] == [4, 6, 8, 12, 16, 18, 20]
 
 
+def test_a_finished_run_whose_step_cannot_be_loaded_stays_as_it_is(tmp_path):
+  config = small_config()
+  assert zoo.train(config, tmp_path) is not None
+  before = _content(tmp_path)
+  config.train.num_steps = 20
+  with jax.enable_x64(True), refuses('as float32', 'as float64; jax_enable_x64 must'):
+    zoo.train(config, tmp_path)
+  assert _content(tmp_path) == before
+
+
 def _content(folder):
   return {
     path.relative_to(folder): path.read_bytes()

@@ -32,6 +32,7 @@ from zoo.core.tables import format_seconds
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
+from zoo.training.sweeps import groups
 from zoo.training.sweeps import run as sweep_run
 from zoo.training.sweeps.folders import names_of_folders
 from zoo.training.sweeps.points import name_of, without_arrays
@@ -351,6 +352,21 @@ def test_numbers_of_heads_are_trained_apart():
   points = [{'model.num_heads': heads} for heads in (2, 4, 2)]
   configs = [sweeps.at_point(_config(), point) for point in points]
   assert sweeps.side_by_side(configs, range(3)) == [[0, 2], [1]]
+
+
+def test_points_that_have_saved_steps_of_their_own_go_on_alone(
+  tmp_path, monkeypatch, caplog
+):
+  caplog.set_level('INFO')
+  configs = [sweeps.at_point(_config(), {'seed': seed}) for seed in range(4)]
+  folders = [tmp_path / str(seed) for seed in range(4)]
+  saved = {'1', '3'}
+  monkeypatch.setattr(
+    groups, 'saved_steps', lambda folder: [12] * (folder.name in saved)
+  )
+  divided = groups.groups_to_train(range(4), configs, folders, tmp_path)
+  assert divided == [[1], [3], [0, 2]]
+  assert '2 points have saved steps of their own, and go on one after' in caplog.text
 
 
 @pytest.mark.slow

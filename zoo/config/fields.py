@@ -154,7 +154,9 @@ class Field:
     comment: What the field means, in a sentence or two, and what None means.
     may_change: Whether a run that goes on in its folder may have another value: never,
       always, or only if it goes on for more steps than it had. A field marked `always`
-      changes neither the prompts nor the updates; a mesh changes the order of sums.
+      does not change the prompts. Only the mesh changes the updates: it changes the
+      order of sums, and on a CPU also what an objective itself draws (`rows`, or an
+      objective of the user's own).
   """
 
   default: Any
@@ -213,6 +215,9 @@ def _check_metrics(name: str, value: Any) -> None:
     )
   for metric in value:
     check_registered(name, metric, METRICS)
+  for metric in value:
+    if value.count(metric) > 1:
+      raise UserError(f'{name} is {value!r}; it must name {metric!r} only once')
 
 
 def _check_steps(name: str, value: Any) -> None:
@@ -459,7 +464,9 @@ FIELDS: dict[str, Field] = {
     1,
     Count(),
     'Number of parts into which a batch is split. They are computed one after the '
-    'other, which saves memory.',
+    'other, which saves memory. The prompts are the same for each number. What an '
+    'objective itself draws is not: the cuts of `rows`, or what an objective of your '
+    'own draws by its key.',
   ),
   'train.compute_dtype': Field(
     'float32',
@@ -484,7 +491,9 @@ FIELDS: dict[str, Field] = {
     -1,
     Own(_check_devices, 'an integer ≥ 1, or -1', int),
     'Number of devices among which the batch is split. -1 takes all devices that '
-    '`mesh.model` leaves.',
+    '`mesh.model` leaves. The prompts are the same for each number. What an objective '
+    'itself draws may differ: the cuts of `rows`, or what an objective of your own '
+    'draws by its key.',
     may_change='always',
   ),
   'mesh.model': Field(
@@ -562,7 +571,8 @@ FIELDS: dict[str, Field] = {
     Count(0),
     'Number of prompts on which the model and the baselines are compared at the end. '
     'At most `eval.num_batches` times `train.batch_size` prompts are used. With fewer '
-    'than 2 prompts there is no comparison.',
+    'than 2 prompts there is no comparison. If this number changes, a run that has '
+    'ended is compared again. The points of a sweep that are done are not.',
     may_change='always',
   ),
   'eval.metrics': Field(

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from zoo.config.building import Config
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, in_one_line
 from zoo.core.registry import entering
 from zoo.core.roles import ROLES, matches, parameter_roles
 
@@ -122,11 +122,12 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
 
   The function is `make(learning_rate, ...) -> optax.GradientTransformation`, where
   `learning_rate` is a function of the step. Further arguments are recognised by their
-  names: `beta1`, `beta2` and `weight_decay` are fields of `config.optimizer`; the masks
-  `decayed` and `hidden` mark the weights that decay, and those with the role `hidden`;
-  `scaled` is an optimizer that multiplies updates by the factors of
-  `config.optimizer.scales`. A function that takes `scaled` must apply it itself. The
-  updates of any other function are multiplied by the factors afterwards.
+  names: `beta1`, `beta2` and `weight_decay` are fields of `config.optimizer`, and need
+  defaults, since a field that is None is not given; the masks `decayed` and `hidden`
+  mark the weights that decay, and those with the role `hidden`; `scaled` is an
+  optimizer that multiplies updates by the factors of `config.optimizer.scales`. A
+  function that takes `scaled` must apply it itself. The updates of any other function
+  are multiplied by the factors afterwards.
 
   If the name is taken, the new function replaces the registered one without a warning.
   This includes the names of the library: a function that is registered as 'adam'
@@ -140,7 +141,7 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
 
   Raises:
     UserError: If the name is not a string, or if the decorated object is not a
-      function.
+      function that takes these arguments.
 
   Example:
     >>> @zoo.register_optimizer('momentum')
@@ -149,7 +150,15 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
     >>> config = zoo.default_config('yq_lsa')
     >>> config.optimizer.name = 'momentum'
   """
-  return entering('optimizer', OPTIMIZERS, name, function=True)
+  masks = 'decayed', 'hidden', 'scaled'
+  return entering(
+    'optimizer',
+    OPTIMIZERS,
+    name,
+    function=True,
+    arguments=['learning_rate'],
+    by_name=masks,
+  )
 
 
 def check_optimizer(section: Config, num_steps: int) -> None:
@@ -234,6 +243,9 @@ def build_optimizer(
       hidden.
     shared: The paths of weights that have several, from `shared_paths`. A pattern names
       such a weight by any of them.
+
+  Raises:
+    UserError: If a registered function returns anything but an optimizer.
   """
   roles, shared = roles or {}, shared or {}
 
@@ -257,6 +269,11 @@ def build_optimizer(
   if 'scaled' in takes:
     options['scaled'] = scaled
   optimizer = make(build_schedule(section, num_steps, learning_rate), **options)
+  if not (hasattr(optimizer, 'init') and hasattr(optimizer, 'update')):
+    raise UserError(
+      f'the optimizer {section.name!r} returns {in_one_line(repr(optimizer), 80)}; it '
+      'must return an optax.GradientTransformation, which has init and update'
+    )
   if scales and 'scaled' not in takes:
     optimizer = optax.chain(optimizer, scaled)
   if section.clip_norm is not None:

@@ -29,7 +29,8 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
   arguments are the model, an NNX module with the weights of that step; the task, which
   draws held-out prompts; and a key, which is the same at each evaluation. Each number
   is written into `metrics.jsonl` and TensorBoard as `NAME/KEY`, and into the summary at
-  the end.
+  the end. Points of a sweep that are trained side by side write nothing for
+  TensorBoard.
 
   A second function under the same name replaces the first without a warning. The
   library itself registers no metric, so every name is free.
@@ -61,7 +62,9 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
   The function is `objective(model, prompt, task, key) -> Float[Array, ' b']`. It
   returns a loss for each of the b prompts, and the run minimises their mean. It is
   compiled. The prompts are the batch of a step or a part of it, and the key is new at
-  each step.
+  each step and for each part. So what an objective draws by its key depends on
+  `train.num_parts` and on the devices, which decide into how many parts a batch is
+  split. The prompts do not depend on them.
 
   A second function under the same name replaces the first without a warning. The names
   of the library's own objectives are the exception: they are refused.

@@ -17,7 +17,8 @@
 - A checkpoint does not know how its arrays were split. A loaded model is split as its
   layers ask, over the mesh that `jax.set_mesh` has set, or is on the first device.
 - The comparison with the baselines at the end of a run leaves a split model as it is.
-  Only if a run has several processes is the model gathered on one device.
+  Only if a run has several processes is the model gathered: every device then has the
+  whole model, and one device of process 0 compares it.
 
 XLA derives the sharding of everything else from these rules. The layers themselves name
 axes in two places: `zoo.mixers.mixer` for the heads of attention, and
@@ -361,7 +362,10 @@ def _both_axes() -> tuple[str, ...]:
 
 
 def axis_of_models(config: Config, num_models: int) -> str | None:
-  """Returns the mesh axis that models are split over; None if prompts need `data`."""
+  """Returns the mesh axis that models are split over.
+
+  It is None if the batch is split over `data`.
+  """
   data, _ = mesh_shape(config)
   exact = config.objective.name == 'exact'
   return 'data' if exact and num_models % data == 0 else None
@@ -422,7 +426,7 @@ def where_compared(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
   do not repeat the work. A model that is split may be too large for one device: it is
   compared as it is split, and prompts and baselines are on all devices. With several
   processes only process 0 compares, and a program on the mesh would need all of them.
-  The model is then gathered on one device.
+  The model is then gathered on every device, and process 0 compares it on one.
 
   Args:
     mesh: The mesh of the run.
@@ -444,6 +448,7 @@ def where_compared(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
 @contextlib.contextmanager
 def _on_one_device(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
   """Computes on a device of this process, with the arrays of a mesh whole on it."""
+  # This gathers the arrays on every device of the mesh, which all need the memory.
   whole = jax.jit(lambda state: state, out_shardings=replicated(mesh))(state)
   device = np.array(jax.local_devices()[:1]).reshape(1, 1)
   with jax.set_mesh(Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):

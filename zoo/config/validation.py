@@ -19,7 +19,7 @@ from zoo.config.building import (
   with_full_path,
   within_memory,
 )
-from zoo.config.curricula import check_curriculum, has_curriculum
+from zoo.config.curricula import GROWING, check_curriculum, has_curriculum
 from zoo.config.fields import FIELDS, check_field, is_of_class
 from zoo.config.optimizers import check_groups, check_optimizer
 from zoo.config.sharding import check_heads, mesh_shape
@@ -68,6 +68,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     zoo.core.errors.UserError: config.train.batch_size is 0; it must be an integer ≥ 1
   """
   check_fields(config)
+  _check_used(config)
   config = with_full_path(config)
   objective, optimizer = config.objective, config.optimizer
   with within_memory(config):
@@ -139,6 +140,42 @@ def _check_names(config: Config) -> None:
   for name in sorted(fields):
     if not is_of_class(name):
       check_name('field of the config', name, known)
+
+
+def _check_used(config: Config) -> None:
+  """Checks that a field which nothing in the config uses has its default.
+
+  Raises:
+    UserError: If such a field has another value, which would have no effect.
+  """
+  curriculum, schedule = config.curriculum, config.optimizer.schedule
+  unused: dict[str, str] = {}
+  # The variant `paper` sets 'constant' in any config, and keeps a decay that is set.
+  if schedule not in ('wsd', 'constant'):
+    unused['optimizer.decay_share'] = (
+      f"config.optimizer.schedule is {schedule!r}, and only 'wsd' uses it"
+    )
+  if curriculum.name != GROWING:
+    for field in 'every', 'more_features', 'more_examples', 'more_loops':
+      unused[f'curriculum.{field}'] = (
+        f'the curriculum {curriculum.name!r} is a function of the step alone'
+      )
+  else:
+    for size in 'features', 'examples', 'loops':
+      if curriculum[size] is None:
+        unused[f'curriculum.more_{size}'] = f'config.curriculum.{size} is None'
+    if not has_curriculum(curriculum):
+      unused['curriculum.every'] = (
+        'config.curriculum.features, examples and loops are None'
+      )
+  if config.train.init_from is None:
+    unused['train.init_from_other'] = 'config.train.init_from is None'
+  for name, why in unused.items():
+    section, _, key = name.rpartition('.')
+    if (value := config[section][key]) != (default := FIELDS[name].default):
+      raise UserError(
+        f'config.{name} is {value!r}; it must be {default!r}, the default, since {why}'
+      )
 
 
 def _check_objective(config: Config, task: Task, model: Model) -> None:

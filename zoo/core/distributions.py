@@ -39,7 +39,8 @@ _BISECTIONS = 64  # Each halves an interval, the last far below the rounding of 
 class Distribution(trees.Tree, abc.ABC):
   """The base of distributions of a number for each prompt.
 
-  Subclasses are `Gaussian`, `GaussianMixture`, `Bars` and `Mixture`.
+  Subclasses are `Gaussian`, `GaussianMixture`, `Bars` and `Mixture`, all of them in
+  this module. (The task `zoo.tasks.Mixture` is another class.)
 
   Attributes:
     mean: The means, in the units of the labels, `[*b]`.
@@ -156,7 +157,10 @@ class GaussianMixture(Distribution):
 
   def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
     densities = _log_normal(self._for_each(y), self.means, self.stds)
-    return logsumexp(jax.nn.log_softmax(self.log_weights) + densities, axis=-1)
+    log_weights = jax.nn.log_softmax(self.log_weights)
+    # A component that is left out may have an infinite density.
+    densities = jnp.where(log_weights == -jnp.inf, 0, densities)
+    return logsumexp(log_weights + densities, axis=-1)
 
   def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
     below = _normal_cdf(self._for_each(y), self.means, self.stds)

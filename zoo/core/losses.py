@@ -49,13 +49,18 @@ def log_loss(
     target: The probabilities of the label +1, in the same shape.
 
   Returns:
-    The losses, in the same shape.
+    The losses, in the same shape. The loss of an infinite logit is 0 if its label has
+    the probability 1, and infinite otherwise.
 
   Example:
     >>> zoo.core.losses.log_loss(jnp.zeros(1), jnp.ones(1)).round(2).tolist()
     [0.6899999976158142]
   """
-  return jax.nn.softplus(prediction) - target * prediction
+  losses = jax.nn.softplus(prediction) - target * prediction
+  # For infinite logits the formula above has ∞ − ∞ or 0 · ∞.
+  is_right = target == (prediction > 0).astype(target.dtype)
+  of_infinite = jnp.where(is_right, 0.0, jnp.inf)
+  return jnp.where(jnp.isinf(prediction), of_infinite, losses)
 
 
 def cross_entropy(
@@ -64,7 +69,8 @@ def cross_entropy(
   """Returns the log loss of the logits of k classes, in nats.
 
   Args:
-    prediction: Logits, with k classes along the last axis.
+    prediction: Logits, with k classes along the last axis; −∞ is the logit of a class
+      that is impossible.
     target: The probabilities of the classes, in the same shape.
 
   Returns:
@@ -74,7 +80,9 @@ def cross_entropy(
     >>> zoo.core.losses.cross_entropy(jnp.zeros((1, 4)), jnp.eye(4)[:1]).shape
     (1,)
   """
-  return -jnp.sum(target * jax.nn.log_softmax(prediction), axis=-1)
+  log_p = jax.nn.log_softmax(prediction)
+  # A class that has no part in the target may have the probability 0.
+  return -jnp.sum(jnp.where(target > 0, target * log_p, 0), axis=-1)
 
 
 def error_rate(

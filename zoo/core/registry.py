@@ -93,6 +93,7 @@ def entering(
   name: object,
   function: bool = False,
   arguments: Sequence[str] | None = None,
+  by_name: Sequence[str] = (),
 ) -> Callable[[Any], Any]:
   """Returns a decorator that enters a class or a function into a dict under a name.
 
@@ -105,6 +106,8 @@ def entering(
     function: Whether functions are entered instead of classes.
     arguments: The names of the arguments with which the library calls the functions.
       None leaves them unchecked.
+    by_name: The names of further arguments, which are given by name to the functions
+      that take them. All others need a default.
 
   Raises:
     UserError: If the name is not a string. The decorator raises it, too, if the object
@@ -124,11 +127,13 @@ def entering(
     if arguments is not None:
       taken = signature(entry)
       try:
-        taken.bind(*arguments)
+        given = {argument: None for argument in by_name if argument in taken.parameters}
+        taken.bind(*arguments, **given)
       except TypeError:
+        hint = f'; others than {", ".join(by_name)} need a default' if by_name else ''
         raise UserError(
           f'the {kind} {name!r} takes {taken}; it must take the arguments '
-          f'({", ".join(arguments)})'
+          f'({", ".join(arguments)}){hint}'
         ) from None
     entries[name] = entry
     return entry

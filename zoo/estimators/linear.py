@@ -321,12 +321,17 @@ class GradientDescent(Estimator):
     """Returns this estimator as a learning rule.
 
     Raises:
-      UserError: If there are two steps or more.
+      UserError: If there are two steps or more, or `start` is None.
     """
     if self.step_sizes.size > 1:
       raise UserError(
         f'{self.step_sizes.size} steps of gradient descent are no learning rule; only '
         'zero or one step is affine in the second moment G'
+      )
+    if self.start is None:
+      raise UserError(
+        'start is None, which means weights of 0 for any number d of features; a '
+        'learning rule is for one number: give start=np.zeros(d)'
       )
     return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
 
@@ -380,7 +385,8 @@ class GDBeta(Estimator):
 
   def learning_rule(self) -> LearningRule:
     """Returns this estimator as a learning rule."""
-    return LearningRule.gd_beta(self.start, self.step_matrix)
+    start = np.zeros(len(self.step_matrix)) if self.start is None else self.start
+    return LearningRule.gd_beta(start, self.step_matrix)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -400,7 +406,7 @@ class Ridge(Estimator, Describing):
       then gives the distribution of labels. None for any other estimator.
 
   Raises:
-    UserError: If the penalty is a number below 0.
+    UserError: If the penalty is a number below 0, infinite or NaN.
 
   Example:
     >>> model = zoo.estimators.Ridge(penalty=0.25, prior_std=1.0)
@@ -419,7 +425,7 @@ class Ridge(Estimator, Describing):
   def __post_init__(self):
     super().__post_init__()
     # JAX also makes an object whose leaves are arrays or placeholders.
-    if isinstance(self.penalty, int | float) and self.penalty < 0:
+    if isinstance(self.penalty, int | float | np.floating):
       check_number('penalty', self.penalty, minimum=0.0)
 
   @property

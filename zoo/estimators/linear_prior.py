@@ -203,33 +203,37 @@ def best_penalty(task: Task, start: ArrayLike | None = None) -> float:
     start: Weights `[d]` towards which ridge regression shrinks. None is the prior mean.
 
   Returns:
-    The penalty λ ≥ 0. It is 0 if the labels have no noise.
+    The penalty λ ≥ 0. It is 0 if the labels have no noise, where this is the best: in
+    the two cases, or with at least d examples, which then determine the weights.
 
   Raises:
-    UserError: If the task is not a `LinearRegression`, the start has the wrong shape,
-      or there is noise and neither Σ nor N is a multiple of the identity, or N is 0.
+    UserError: If the task is not a `LinearRegression` or the start has the wrong shape.
+      If neither Σ nor N is a multiple of the identity, unless there is no noise and are
+      at least d examples. If N is 0 and there is noise.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
     >>> zoo.estimators.best_penalty(task)
     0.25
   """
-  noise_std = prior_of(task).noise_std
-  if noise_std == 0:
-    return 0.0
+  prior = prior_of(task)
   deviation, features = second_moments(task, start)
+  if prior.noise_std == 0 and prior.context_length >= len(deviation):
+    return 0.0
   if not (is_scalar(features) or is_scalar(deviation)):
     raise UserError(
       'penalty is None; for a prior covariance and a feature covariance that both '
       'differ from a multiple of the identity it must be given'
     )
+  if prior.noise_std == 0:
+    return 0.0
   trace = float(np.trace(deviation))
   if trace == 0:
     raise UserError(
       'penalty is None; no penalty is large enough for a prior covariance of 0: use '
       'prior_mean'
     )
-  return noise_std**2 * len(deviation) / trace
+  return prior.noise_std**2 * len(deviation) / trace
 
 
 def feature_variance(

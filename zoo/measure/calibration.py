@@ -49,6 +49,9 @@ EXACT = 'bayes'  # The other predictors are compared with this baseline.
 _MODEL = 'model'  # A single predictor has this name.
 _NUM_NODES = 2048  # A divergence is averaged over this number of values of a label.
 _AT_ONCE = 32  # This number of these values is computed at once, to save memory.
+# A component of a mixture with fewer values has them at places that do not depend on
+# where the component begins.
+_FEW_NODES = 128
 # Shares are kept at this distance from 0 and 1. Rounding may put them there, where the
 # quantile of a normal distribution is infinite.
 _LEAST_SHARE = 1e-7
@@ -64,8 +67,9 @@ class Likelihood(NamedTuple):
     nll: The mean of −log p of the labels.
     excess: `nll` minus the same mean for the posterior of the task; None if the task
       has no posterior.
-    kl: The mean divergence KL(posterior ‖ predictor). It is the expectation of `excess`
-      and has less noise. None if the task has no posterior.
+    kl: The mean divergence KL(posterior ‖ predictor). Its expectation is that of
+      `excess`, up to the error of `kl_divergence`, and it has less noise. None if the
+      task has no posterior.
   """
 
   predictor: str
@@ -263,12 +267,17 @@ def kl_divergence(
   log q over 2,048 values.
 
   These values are quantiles of the first distribution at the shares v² (3 − 2v), for
-  equally spaced v. Their weights 6v (1 − v) are the derivative of the share. Each
-  component of a mixture and each bar therefore gets as many values as its probability
-  says, however narrow it is, and the tails get more values than equal spacing would
-  give them. The mean is a midpoint rule in v: its error is at most V / 4096, where V is
-  the total variation in v of the weighted log p − log q. Where this function is smooth,
-  the error falls with the square of the number of values.
+  equally spaced v. Their weights 6v (1 − v) are the derivative of the share. Each bar
+  and each component of a mixture therefore gets as many values as its probability says,
+  however narrow it is, and the tails get more values than equal spacing would give
+  them. The mean is a midpoint rule in v: its error is at most V / 4096, where V is the
+  total variation in v of the weighted log p − log q. Where this function is smooth, the
+  error falls with the square of the number of values.
+
+  In a component of a mixture that gets fewer than 128 values, v is the fractional part
+  of i times the golden ratio, where i is the number of the value. So neighbouring
+  components have their values at different quantiles, and the bound does not hold for
+  them. The mixtures of up to 8,192 components in the tests have errors of 1 % at most.
 
   Args:
     first: The distributions p, with one entry for each prompt.
@@ -309,20 +318,26 @@ def _divergence(
 def _mean_of_log_ratio(first: Distribution, second: Distribution) -> Float[Array, ' b']:
   """Returns the weighted mean of log p − log q over values of `first`."""
 
-  def at(v: Array) -> Array:
-    y, weight = _value_at(first, v)
+  def at(node: Float[Array, ' 2']) -> Array:
+    y, weight = _value_at(first, node[0], node[1], float(_NUM_NODES))
     log_p = first.log_prob(y)
     # Rounding may put a value at an edge into a bar of probability 0.
     return jnp.where(log_p == -jnp.inf, 0, weight * (log_p - second.log_prob(y)))
 
-  nodes = (jnp.arange(_NUM_NODES, dtype=first.mean.dtype) + 0.5) / _NUM_NODES
+  number = np.arange(_NUM_NODES) + 0.5
+  places = np.mod(number * (math.sqrt(5) - 1) / 2, 1)
+  nodes = np.stack([number / _NUM_NODES, places], axis=1)
+  nodes = jnp.asarray(nodes, first.mean.dtype)
   return jnp.mean(jax.lax.map(at, nodes, batch_size=_AT_ONCE), axis=0)
 
 
 def _value_at(
-  label: Distribution, v: Float[Array, '*b']
+  label: Distribution, v: Float[Array, '*b'], place: Float[Array, ''], num_nodes: float
 ) -> tuple[Float[Array, ' b'], Float[Array, ' b']]:
   """Returns the value of a distribution at v in (0, 1), and its weight.
+
+  The distribution gets `num_nodes` values. A component of a Gaussian mixture that gets
+  few of them has them at the `place`, which is in (0, 1), too.
 
   If v is uniform, the weighted value has the distribution. A mixture has its components
   one after the other, each in an interval as long as its probability: quantiles of a
@@ -330,7 +345,8 @@ def _value_at(
   """
   if isinstance(label, Mixture):
     number, v = jnp.divmod(v * len(label.parts), 1)
-    pairs = [_value_at(part, v) for part in label.parts]
+    num_nodes = num_nodes / len(label.parts)
+    pairs = [_value_at(part, v, place, num_nodes) for part in label.parts]
     values, weights = (jnp.stack(column) for column in zip(*pairs, strict=True))
     return values[number.astype(int)], weights[number.astype(int)]
   if isinstance(label, GaussianMixture):
@@ -340,7 +356,8 @@ def _value_at(
       jnp.take_along_axis(array, number, axis=-1)[..., 0]
       for array in (label.means, label.stds, label.weights, ends)
     )
-    label, v = Gaussian(mean, std), jnp.clip(1 - (end - v) / weight, 0, 1)
+    v = jnp.clip(1 - (end - v) / weight, 0, 1)
+    label, v = Gaussian(mean, std), jnp.where(weight * num_nodes < _FEW_NODES, place, v)
   share = jnp.clip(v**2 * (3 - 2 * v), _LEAST_SHARE, 1 - _LEAST_SHARE)
   value = label.quantile(share)
   return value, jnp.broadcast_to(6 * v * (1 - v), value.shape)

@@ -34,8 +34,9 @@ class Estimate(NamedTuple):
 
   Attributes:
     mean: The mean.
-    stderr: The standard error of the mean; NaN for a single sample. Of a
-      `HalfWidth`, it is no standard error.
+    stderr: The standard error of the mean; NaN for a single sample. In the subclass
+      `HalfWidth`, for shares and for means of few samples, it is `half / 1.96`, and
+      only `half` has a meaning.
 
   Example:
     >>> found = Estimate(mean=1.0, stderr=0.5)
@@ -255,7 +256,9 @@ def why_no_share(gap: Estimate, is_loss: bool) -> str | None:
   """Returns why `share_of_gap` gives no share of a gap; None if it gives one."""
   if math.isnan(gap.mean):
     return 'the gap is NaN'
-  if not abs(gap.mean) > gap.half:  # This includes an error that is NaN.
+  if math.isnan(gap.half):
+    return 'a single prompt has no interval of the gap'
+  if not abs(gap.mean) > gap.half:
     return 'the 95 % interval of the gap contains 0'
   if is_loss and gap.mean < 0:
     return 'the corrupt prompts have the lower loss'
@@ -557,7 +560,12 @@ def welch_p_value(mean: float, parts: Sequence[tuple[float, int]]) -> float:
   Args:
     mean: The mean, such as a difference of two means.
     parts: Its variance in independent parts, each with its degrees of freedom.
+
+  Returns:
+    The p value. It is NaN if the variance is 0 and the mean is not.
   """
+  if mean and not any(part for part, _ in parts):
+    return math.nan
   p_value = _t_p_value(mean, *_stderr_and_degrees(parts))
   return p_value / 2 if mean > 0 else 1 - p_value / 2
 
@@ -582,6 +590,8 @@ def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
 
 def paired_test(differences: Float[np.ndarray, ' n']) -> float | None:
   """Returns the two-sided p value of a paired test; None below two differences.
+
+  If one of the differences is NaN, so is the p value.
 
   It is the t test. If all differences that are not 0 have one size, as they do for
   losses 0 and 1, it is the exact sign test: McNemar's exact test.
@@ -684,7 +694,7 @@ def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:
   from scipy import stats  # It is slow to import.
 
   nonzero = differences[differences != 0]
-  if len(np.unique(np.abs(nonzero))) > 1:
+  if np.isnan(nonzero).any() or len(np.unique(np.abs(nonzero))) > 1:
     return None
   return stats.binomtest(int((nonzero > 0).sum()), len(nonzero))
 

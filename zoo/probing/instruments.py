@@ -244,8 +244,9 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
   - two functions of the features of the examples and the query, one of which is a step
     of gradient descent without what the labels add to it;
   - those of untrained models of three architectures;
-  - those of the first of the task's baselines `bayes`, `ridge`, `ols` and `knn`, given
-    the labels of another function for the same features, as `task.redraw` draws them.
+  - those of the first of the task's baselines `bayes`, `ridge`, `ols` and
+    `nearest_neighbours`, given the labels of another function for the same features, as
+    `task.redraw` draws them.
 
   Args:
     task: The task on whose prompts the models can be called.
@@ -284,7 +285,7 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
   others = _with_other_labels(task)
   if others is not None:
     baselines = task.baselines()
-    for name in 'bayes', 'ridge', 'ols', 'knn':
+    for name in 'bayes', 'ridge', 'ols', 'nearest_neighbours':
       if name in baselines:
         models[f'{name} of other labels'] = _composed(baselines[name], others)
         break

@@ -66,7 +66,7 @@ def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
   """Makes the folder of a workdir, unless it belongs to another config; for process 0.
 
   The folder of a run that ended before its first checkpoint may be used with any
-  config: such a run ended since memory was not enough or a loss was not finite. The
+  config: such a run ended because memory was not enough or a loss was not finite. The
   folder of any other run may be used with a config that has more steps.
 
   Raises:

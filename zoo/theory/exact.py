@@ -1,5 +1,6 @@
 """Exact risks and differences of models, estimators and learning rules."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,9 +56,11 @@ class ExcessRisk(NamedTuple):
   `excess_risk` returns it.
 
   Attributes:
-    initial_guess: The part that the initial guess causes: the error that is left after
-      the context has corrected the guess.
-    update: The part that the update causes, where it differs from the best step.
+    initial_guess: The part that stays the same if `ŵ − w*` and the noise change sign.
+      It is the error that is left after the context has corrected the initial guess,
+      and so depends on the guess and on the terms of the rule that correct it.
+    update: The part that changes its sign with them: the error of the update from the
+      best step.
   """
 
   initial_guess: Scalar
@@ -101,7 +104,8 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
     subject's arrays.
 
   Raises:
-    UserError: If the theory does not cover the task or the subject, if the subject
+    UserError: If the theory does not cover the task or the subject (subclasses of
+      `GradientDescent` and `Ridge` are covered if they have a rule), if the subject
       predicts differently from its rule or form, if taps of the model have been
       replaced, or if the bounds of a ridge regression's risk differ by more than a
       relative 1e-7.
@@ -136,10 +140,12 @@ def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
   """Computes `exact_risk`; with `is_checked` the subject's rule or form is trusted."""
   if is_edited(subject):
     raise UserError('the model is edited: no exact form is known for it')
-  if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
+  # A subclass of an estimator may predict otherwise.
+  if type(subject) is GradientDescent and subject.step_sizes.size > 1:
     regression = require_covered(task)
-    return gradient_descent_risk(regression, subject.step_sizes, subject.start)
-  if isinstance(subject, Ridge):
+    start = 0.0 if subject.start is None else subject.start
+    return gradient_descent_risk(regression, subject.step_sizes, start)
+  if type(subject) is Ridge:
     lower, upper = ridge_risk(subject, task)
     if lower == upper:  # Both may be infinite.
       return upper
@@ -258,8 +264,9 @@ def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
 
   The risk is quadratic in the rule, so the excess is the mean squared difference of the
   predictions from those of the optimum. That difference is split by its behaviour when
-  `ŵ − w*` and the noise change sign: the even part comes from the initial guess, and
-  the odd part from the update.
+  `ŵ − w*` and the noise change sign. The even part is that of the initial guess, with
+  the terms of the rule that correct it, which cause an error even if the guess is w*.
+  The odd part is that of the update.
 
   Args:
     subject: A `LearningRule`, or a model or an estimator that has one.
@@ -470,6 +477,8 @@ def rule_of(
   """
   if task is not None and isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
+    if subject.start is None:
+      subject = dataclasses.replace(subject, start=np.zeros(task.num_features))
   if not isinstance(subject, FollowsRule):
     raise UserError(
       f'{type(subject).__name__} has no learning rule, which this function needs; '

@@ -194,8 +194,9 @@ def best_rule(
 ) -> LearningRule:
   """Returns the rule of least risk, which solves one linear system.
 
-  Of several such rules it is the nearest to 0. `start` fixes the rule's `init` and
-  `bias`, and V is 0 if the bias is 0. Without `start` the whole rule is free.
+  If several rules have this risk, it returns one of them. `start` fixes the rule's
+  `init` and `bias`, and V is 0 if the bias is 0. Without `start` the whole rule is
+  free.
   """
   gram, cross = form.gram, form.cross
   e = len(cross)

@@ -142,7 +142,6 @@ def _quadrature(
   few, many = min(r, c), max(r, c)
   shrinkage = penalty / c
   noise = task.noise_std**2 * r / c
-  rest = shrinkage * (seen.spread * shrinkage - noise)
   rules = (
     wishart.spectrum(few, many, num_points),
     wishart.spectrum_with_zero(few, many, num_points),
@@ -150,13 +149,16 @@ def _quadrature(
   means = []
   for points, weights in rules:
     inverse = 1 / (points * many / c + shrinkage)
-    means.append((noise * (weights @ inverse), rest * (weights @ inverse**2)))
+    # It is multiplied in this order because the square of a large λ overflows.
+    squares = weights @ (shrinkage * inverse * inverse)
+    rest = (seen.spread * shrinkage - noise) * squares
+    means.append((noise * (weights @ inverse), rest))
   (low, gauss), (high, radau) = means
   unseen = (1 - few / r) * seen.spread
   lower = unseen + few / r * (low + min(gauss, radau))
   upper = unseen + few / r * (high + max(gauss, radau))
   # Bounds that agree up to rounding may be in the wrong order.
-  return RiskBounds(float(min(lower, upper)), float(max(lower, upper)))
+  return RiskBounds(max(float(min(lower, upper)), 0.0), float(max(lower, upper)))
 
 
 def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:

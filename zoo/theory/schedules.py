@@ -135,17 +135,18 @@ def polynomial_optimum(
   d, c = task.num_features, task.context_length
   penalty = task.noise_std**2 * d / (c * deviation * variance)
   diagonal, off_diagonal = wishart.jacobi(d, c, degree + 1, power=1)
-  points, weights = wishart.spectrum(d, c, degree + 1)
-  values = wishart.polynomials(diagonal, off_diagonal, np.append(points, -penalty))
-  last = values[-1, -1]
-  residual = (penalty + points * values[-1, :-1] / last) / (points + penalty)
+  last = wishart.polynomials(diagonal, off_diagonal, np.array([-penalty]))[-1, -1]
   # The eigenvalues are the zeros of λ p_k(−λ) + s p_k(s); P has all of them but −λ.
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   matrix[-1] = 0
   matrix[-1, 0] = -penalty * last
   roots = np.linalg.eigvals(matrix).astype(complex)
   roots = variance * np.delete(roots, np.argmin(np.abs(roots + penalty)))
-  risk = variance * deviation * float(weights @ residual)
+  if task.noise_std == 0:  # P is an orthogonal polynomial, whose roots are real.
+    roots = np.real(roots).astype(complex)
+  # This is a sum of squares, so that even a tiny risk has many digits.
+  residuals = _residuals(task, degree, start)
+  risk = float(np.sum(np.square(np.abs(residuals(1 / roots)))))
   steps = np.sort(np.real(1 / roots))
   # A double root is computed as a pair that rounding has made complex.
   attained = gradient_descent_risk(task, steps, start) <= risk * (1 + 1e-12)

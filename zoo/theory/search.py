@@ -1,6 +1,7 @@
 """Local searches for the least value of a function."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,10 +24,10 @@ def lowest_point(
   values = [function(float(point)) for point in grid]
   lowest = int(np.argmin(values))
   valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, len(grid) - 1)]
-  end = scipy.optimize.minimize_scalar(
+  end: Any = scipy.optimize.minimize_scalar(
     function, bounds=valley, method='bounded', options={'xatol': 1e-12}
   )
-  if end.fun > values[lowest]:
+  if end.fun >= values[lowest]:
     return float(grid[lowest])
   return float(end.x)
 

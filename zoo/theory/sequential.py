@@ -129,7 +129,7 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
   moments = task_moments(task)
   check_same('features', np.shape(form.start)[-1], np.size(moments.prior_mean))
   length = int(moments.context_length)
-  check_same('examples at most', np.shape(form.write)[-1], length)
+  check_same('examples', np.shape(form.write)[-1], length)
   return moments
 
 

@@ -87,8 +87,11 @@ def check_rule(subject: Predictor | nnx.Module) -> None:
 
 
 def _has_rule(subject: Any) -> bool:
-  """Says whether it has a rule; several steps of gradient descent have none."""
-  return not isinstance(subject, GradientDescent) or subject.step_sizes.size <= 1
+  """Says whether it has a rule."""
+  # Several steps of gradient descent have none, and neither has a step without a start.
+  if not isinstance(subject, GradientDescent):
+    return True
+  return subject.step_sizes.size <= 1 and subject.start is not None
 
 
 def _has_form(subject: Any) -> bool:

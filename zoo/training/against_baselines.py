@@ -5,6 +5,7 @@ launch that is killed before leaves it to the next one.
 """
 
 import functools
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -19,8 +20,9 @@ from zoo.config.saved import to_json
 from zoo.config.sharding import make_mesh, on_mesh, where_compared
 from zoo.core.errors import UserError, in_one_line, is_exhausted
 from zoo.host import processes
-from zoo.measure.comparison import Comparison, compare_all
-from zoo.storage.workdir import occupied
+from zoo.host.files import read_json
+from zoo.measure.comparison import MODEL, Comparison, compare_all
+from zoo.storage.workdir import occupied, open_workdir
 from zoo.training.hooks import Event
 from zoo.training.summary import Summary, write_summary
 
@@ -32,8 +34,9 @@ def compare_with_baselines(event: Event) -> Summary | None:
 
   The section `eval` sets the number of prompts and their seed. There is no comparison
   with fewer than two prompts, for a task that is too large, if the memory is not
-  enough, or if the checkpoint of the last step was deleted. A summary with a comparison
-  stays as it is. If there are several processes, each must make the same call.
+  enough, or if the checkpoint of the last step was deleted. A summary that has a
+  comparison keeps it, unless the config asks for another number of prompts than the
+  launch that made it. If there are several processes, each must make the same call.
 
   Args:
     event: The last event of the run. Its model is on the devices that trained it, or is
@@ -44,7 +47,10 @@ def compare_with_baselines(event: Event) -> Summary | None:
     has no summary.
   """
   config, summary = event.config, event.summary
-  if summary is None or summary['comparison'] is not None or num_compared(config) < 2:
+  if summary is None or num_compared(config) < 2:
+    return summary
+  is_done = functools.partial(has_comparison, config, event.workdir, summary)
+  if processes.run_on_main(is_done):
     return summary
   mesh = make_mesh(config)
   with occupied(event.workdir, config), on_mesh(mesh, config):
@@ -52,13 +58,34 @@ def compare_with_baselines(event: Event) -> Summary | None:
       graph, state = nnx.split(event.model)
     except UserError as error:
       logging.warning(
-        'there is no comparison with the baselines of the task: %s', error
+        'there is no comparison with the baselines of the task on %d prompts: %s',
+        num_compared(config),
+        error,
       )
       return summary
     (comparison,) = compare_models([config], graph, mesh, state, is_stacked=False)
+    if comparison is None:
+      return summary
     summary = cast(Summary, {**summary, 'comparison': comparison})
     write_summary(event.workdir, summary)
+    if jax.process_index() == 0:
+      # The next launch reads there which number of prompts this one has asked for.
+      open_workdir(event.workdir, config, held=True)
   return summary
+
+
+def has_comparison(config: Config, workdir: pathlib.Path, summary: Summary) -> bool:
+  """Returns whether a summary has the comparison that a config asks for.
+
+  A large task is compared on fewer prompts than a config asks for. So the comparison
+  also counts if the config in the folder asks for the same number as this one.
+  """
+  if (comparison := summary['comparison']) is None:
+    return False
+  if comparison[MODEL]['num_prompts'] == num_compared(config):
+    return True
+  saved = read_json(workdir / 'config.json', dict)
+  return saved.get('eval', {}).get('num_compared') == config.eval.num_compared
 
 
 def compare_models(

@@ -24,9 +24,9 @@ class Event:
     workdir: The folder of the run. In a sweep it is the folder of the point.
     step: The number of steps that are done.
     metrics: The line of the step in `metrics.jsonl`: `loss`, `grad_norm`, `eval_risk`,
-      `exact_risk` and others by name. A value that is not measured at this step is
-      None. The names of registered metrics, and `eval_nll`, are there only at steps
-      that evaluate.
+      `exact_risk` and others by name. `loss` is the loss of one batch, that of the
+      step. A value that is not measured at this step is None. The names of registered
+      metrics, and `eval_nll`, are there only at steps that evaluate.
     summary: The summary of the whole run in its last event; None in all others.
     model: A copy of the model as it is after this step.
   """
@@ -88,7 +88,8 @@ class Hook:
 
     Returns:
       Numbers by name, which are recorded beside those of the run: in `metrics.jsonl`,
-      in TensorBoard, and in `event.metrics`. None adds nothing. Anything else, or a
+      in TensorBoard, and in `event.metrics`. Points of a sweep that are trained side by
+      side write nothing for TensorBoard. None adds nothing. Anything else, or a
       name that the line has already, ends the run with a RunError.
     """
 

@@ -97,8 +97,9 @@ def train(
     compare: Whether the model is also compared with the baselines of its task at the
       end, as `summary['comparison']`. The number of prompts is
       `config.eval.num_compared`, and at most `config.eval.num_batches` times
-      `config.train.batch_size`. There is no comparison if there are fewer than two
-      prompts or too little memory.
+      `config.train.batch_size`. A run that has ended is compared again if
+      `config.eval.num_compared` has changed. There is no comparison if there are fewer
+      than two prompts or too little memory.
 
   Returns:
     The summary, which is also in `summary.json`. After SIGTERM or SIGHUP, and after
@@ -220,10 +221,12 @@ def events_of(
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
       training, initial = prepare(config, resumes)
+    assert training is not None  # It comes from `prepare_new` or from `prepare`.
+    # The step is loaded before `begin` writes anything. If it cannot be loaded, a
+    # finished run keeps its config and its summary.
+    step, state = restored(training, checkpoints, initial)
     # A new folder is not empty any more if another launch has trained in it since.
     processes.run_on_main(lambda: begin(workdir, config))
-    assert training is not None  # It comes from `prepare_new` or from `prepare`.
-    step, state = restored(training, checkpoints, initial)
     num_steps, risks, event = config.train.num_steps, None, None
     with (
       Records(workdir, step) as records,

@@ -43,8 +43,8 @@ class Trajectory(NamedTuple):
     rules: The learning rule of the model at each time.
     risks: The exact risk at each time.
     gradient_norms: The Euclidean norm of the gradient over all weights, at each time.
-    alignments: The correlation of the predictions with those of `optimal_rule`, at each
-      time. It is 0 if the model predicts 0.
+    alignments: The cosine `E f f* / √(E f² E f*²)` of the predictions f and those of
+      `optimal_rule`, f*, at each time. It is 0 if the model predicts 0.
     end: The model at the last time, with float64 weights. Call it inside
       `zoo.theory.precision.double_precision`.
   """

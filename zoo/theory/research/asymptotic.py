@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import require_covered
 from zoo.tasks.rotated_regression import power_law as power_law
@@ -63,7 +63,8 @@ def task_alignment(train: Task, test: Task) -> float:
   )
   if nothing <= least:
     raise UserError(
-      'prior_covariance is 0; alignment needs a task with weights to learn'
+      'feature_covariance times prior_covariance is 0, so nothing can be learned; '
+      'alignment needs another task for testing'
     )
   return (nothing - reached) / (nothing - least)
 
@@ -181,7 +182,9 @@ def pretraining(
   # R the pool's covariance. Then m = tr (R + x + ξ)⁻¹/d solves
   # 1/m = ν + 1/(1 + m/κ) with ν = x + ξ and ξ m = 1 − min(τ, 1).
   b = x + 1 - seen / kappa
-  m = 2 * seen / (b + math.sqrt(b * b + 4 * x * seen / kappa))
+  root = math.sqrt(b * b + 4 * x * seen / kappa)
+  # Of two equal forms this is the one that does not subtract nearly equal numbers.
+  m = 2 * seen / (b + root) if b > 0 else (root - b) / (2 * x / kappa)
   ridge = (1 - seen) / m
   nu = x + ridge
   square = m * m / (1 - m * m / kappa / (1 + m / kappa) ** 2)  # tr (R + ν)⁻²/d
@@ -220,6 +223,9 @@ def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
   Returns:
     The rule and its risks. The noise of predicted labels would add σ² to both risks.
 
+  Raises:
+    UserError: If the task is not a `task_pool`.
+
   Example:
     >>> from zoo.theory.research import asymptotic
     >>> pool = zoo.tasks.TaskPool(num_features=2, context_length=3, num_tasks=4)
@@ -230,6 +236,11 @@ def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
   References:
     docs/large_dimension.md, section 2.
   """
+  if type(task) is not TaskPool:
+    raise UserError(
+      f'the task is of type {type(task).__name__}; the restricted optimum is known for '
+      'a TaskPool'
+    )
   pool, c, noise = np.asarray(task.pool), task.context_length, task.noise_std**2
   d = pool.shape[1]
   gram, cross = _pool_moments(pool, c, noise)
@@ -411,7 +422,8 @@ def softmax_pair(
     The prediction for each prompt's query, `[b]`.
 
   Raises:
-    UserError: If `sharpness` is out of its range.
+    UserError: If a factor is not a finite number, or `sharpness` is not above 0, or if
+      the prompt is none or its labels have several entries.
 
   Example:
     >>> from zoo.theory.research import asymptotic
@@ -423,6 +435,8 @@ def softmax_pair(
   References:
     He et al., arXiv 2503.12734. docs/large_dimension.md, section 4.
   """
+  prompt = checked_prompt(prompt, user='softmax_pair', of_numbers=True)
+  step_size = check_number('step_size', step_size)
   tau = check_number('sharpness', sharpness, above=0.0)
   scores_bc = tau * jnp.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
   weights_bc = jax.nn.softmax(scores_bc) - jax.nn.softmax(-scores_bc)

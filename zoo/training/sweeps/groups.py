@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from flax import nnx
 
 from zoo import theory
@@ -66,6 +67,11 @@ def groups_to_train(
       groups.append(stopped)
       rest = sorted({*rest} - {*stopped})
   alone = {i for i in rest if saved_steps(folders[i])}
+  if len(alone) > 1:
+    logging.info(
+      '%d points have saved steps of their own, and go on one after the other',
+      len(alone),
+    )
   groups += [[i] for i in sorted(alone)]
   return groups + side_by_side(configs, [i for i in rest if i not in alone])
 
