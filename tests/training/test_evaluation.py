@@ -54,7 +54,7 @@ def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
 def test_models_side_by_side_keep_their_order():
   """Those with prompts of the same kind are measured together."""
   configs = [
-    small_config(objective__name='exact', task__context_length=c, eval__seed=seed)
+    small_config(objective__name='exact', task__context_length=c, seed=seed)
     for seed, c in enumerate([4, 5, 4])
   ]
   means = mean_losses(make_many(configs, make_mesh(configs[0]))).mean(axis=1)
