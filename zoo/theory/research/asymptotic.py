@@ -238,8 +238,7 @@ def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
   """
   if type(task) is not TaskPool:
     raise UserError(
-      f'the task is of type {type(task).__name__}; the restricted optimum is known for '
-      'a TaskPool'
+      f'the task is of type {type(task).__name__}; this function needs a TaskPool'
     )
   pool, c, noise = np.asarray(task.pool), task.context_length, task.noise_std**2
   d = pool.shape[1]
