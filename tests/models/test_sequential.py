@@ -100,7 +100,7 @@ def test_too_many_examples_are_refused():
   model = built(_model)
   with refuses('6 examples', f'for at most {C}'):
     model(bodies.prompt(context=6))
-  with refuses('has 6 examples'):
+  with refuses('the model has 5 examples; the task has 6'):
     theory.exact_risk(model, isotropic(D, 6))
   with refuses(
     'DeepLSA', 'zoo.curve estimates the curve of any predictor from samples'
