@@ -74,11 +74,10 @@ _EXITS = """
 | code | meaning | what to do |
 |---|---|---|
 | 0 | The command has done all its work. | – |
-| 1 | The command could not go on. One line says why: a \
-checkpoint is damaged, the disk is full, or the memory is not enough after the run \
-has begun. An error in \
-your own code, or in the library, has the same code and a traceback. | Remove the \
-cause, and give the same command again. |
+| 1 | The command could not go on. One line says why: a checkpoint is damaged, the \
+disk is full, or the memory is not enough after the run has begun. An error in your \
+own code, or in the library, has the same code and a traceback. | Remove the cause, \
+and give the same command again. |
 | 2 | There is a mistake in the flags, in the config or in the folder, the memory is \
 not enough for a new run, or JAX has no device to compute on. One line names the \
 mistake, and says what is allowed or what saves memory. | Correct what the line names. \
