@@ -21,7 +21,7 @@ from flax import struct
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
-from zoo.core import trees
+from zoo.core import losses, trees
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 
@@ -380,9 +380,7 @@ class Classes(trees.Tree):
     Args:
       labels: One-hot vectors; or probabilities, for the expected log probability.
     """
-    log_p = jax.nn.log_softmax(self.logits)
-    # A class that has no part in the label may have the probability 0.
-    return jnp.sum(jnp.where(labels > 0, labels * log_p, 0), axis=-1)
+    return -losses.cross_entropy(self.logits, labels)
 
   def sample(self, key: Key[Array, '']) -> Float[Array, '*b k']:
     """Draws a class for each prompt, as a one-hot vector."""

@@ -208,8 +208,8 @@ def best_penalty(task: Task, start: ArrayLike | None = None) -> float:
 
   Raises:
     UserError: If the task is not a `LinearRegression` or the start has the wrong shape.
-      If neither Σ nor N is a multiple of the identity, unless there is no noise and are
-      at least d examples. If N is 0 and there is noise.
+      If neither Σ nor N is a multiple of the identity, unless there is no noise and
+      there are at least d examples. If N is 0 and there is noise.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
@@ -218,9 +218,9 @@ def best_penalty(task: Task, start: ArrayLike | None = None) -> float:
   """
   prior = prior_of(task)
   deviation, features = second_moments(task, start)
-  if prior.noise_std == 0 and prior.context_length >= len(deviation):
-    return 0.0
-  if not (is_scalar(features) or is_scalar(deviation)):
+  # Without noise so many examples determine the weights.
+  is_known = prior.noise_std == 0 and prior.context_length >= len(deviation)
+  if not (is_known or is_scalar(features) or is_scalar(deviation)):
     raise UserError(
       'penalty is None; for a prior covariance and a feature covariance that both '
       'differ from a multiple of the identity it must be given'

@@ -275,9 +275,9 @@ def kl_divergence(
   error falls with the square of the number of values.
 
   In a component of a mixture that gets fewer than 128 values, v is the fractional part
-  of i times the golden ratio, where i is the number of the value. So neighbouring
+  of `(i + ½) (√5 − 1)/2`, where i = 0, 1, … is the number of the value. So neighbouring
   components have their values at different quantiles, and the bound does not hold for
-  them. The mixtures of up to 8,192 components in the tests have errors of 1 % at most.
+  them. Of mixtures of 16 to 8,192 components the tests ask for an error below 0.004.
 
   Args:
     first: The distributions p, with one entry for each prompt.

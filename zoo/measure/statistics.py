@@ -564,8 +564,6 @@ def welch_p_value(mean: float, parts: Sequence[tuple[float, int]]) -> float:
   Returns:
     The p value. It is NaN if the variance is 0 and the mean is not.
   """
-  if mean and not any(part for part, _ in parts):
-    return math.nan
   p_value = _t_p_value(mean, *_stderr_and_degrees(parts))
   return p_value / 2 if mean > 0 else 1 - p_value / 2
 
@@ -578,10 +576,11 @@ def _stderr_and_degrees(parts: Sequence[tuple[float, int]]) -> tuple[float, floa
 
 
 def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
+  """Returns a two-sided p value; NaN for a mean other than 0 without any variance."""
   from scipy import special  # It is slow to import.
 
   if stderr == 0:
-    return float(mean == 0)
+    return 1.0 if mean == 0 else math.nan
   return float(2 * special.stdtr(degrees, -abs(mean) / stderr))
 
 

@@ -477,8 +477,11 @@ def rule_of(
   """
   if task is not None and isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
-    if subject.start is None:
-      subject = dataclasses.replace(subject, start=np.zeros(task.num_features))
+  if (
+    task is not None and isinstance(subject, GradientDescent) and subject.start is None
+  ):
+    # The rule needs to know the number of features.
+    subject = dataclasses.replace(subject, start=np.zeros(task.num_features))
   if not isinstance(subject, FollowsRule):
     raise UserError(
       f'{type(subject).__name__} has no learning rule, which this function needs; '

@@ -144,12 +144,15 @@ def polynomial_optimum(
   roots = variance * np.delete(roots, np.argmin(np.abs(roots + penalty)))
   if task.noise_std == 0:  # P is an orthogonal polynomial, whose roots are real.
     roots = np.real(roots).astype(complex)
-  # This is a sum of squares, so that even a tiny risk has many digits.
   residuals = _residuals(task, degree, start)
-  risk = float(np.sum(np.square(np.abs(residuals(1 / roots)))))
-  steps = np.sort(np.real(1 / roots))
+
+  def risk_of(steps: AnyArray) -> float:
+    # This is a sum of squares, so that even a tiny risk has many digits.
+    return float(np.sum(np.square(np.abs(residuals(steps)))))
+
+  risk, steps = risk_of(1 / roots), np.sort(np.real(1 / roots))
   # A double root is computed as a pair that rounding has made complex.
-  attained = gradient_descent_risk(task, steps, start) <= risk * (1 + 1e-12)
+  attained = risk_of(steps) <= risk * (1 + 1e-12)
   # P is Π_j (1 − step_j s), and Q = (1 − P)/s.
   coefficients = -np.real(np.poly(1 / roots))[1:]
   return PolynomialOptimum(risk, roots, steps if attained else None, coefficients)

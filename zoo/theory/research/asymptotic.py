@@ -421,8 +421,8 @@ def softmax_pair(
     The prediction for each prompt's query, `[b]`.
 
   Raises:
-    UserError: If a factor is not a finite number, or `sharpness` is not above 0, or if
-      the prompt is none or its labels have several entries.
+    UserError: If a factor is not a finite number, if `sharpness` is not above 0, if the
+      prompt is not a `zoo.Prompt`, or if its labels have several entries.
 
   Example:
     >>> from zoo.theory.research import asymptotic
