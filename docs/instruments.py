@@ -56,7 +56,9 @@ def moves(model, task, seed):
 
 
 untrained = ['untrained transformer', 'untrained lstm', 'untrained deep_set']
-print(zoo.check_instrument(moves, task, without=untrained))
+signs = zoo.probing.Planted(lambda prompt: 3 * jnp.sign(prompt.y[:, 0]), 6.0)
+planted = {'3 · the sign of a label': signs}
+print(zoo.check_instrument(moves, task, without=untrained, planted=planted))
 """
 _CHECK = """
 ## Check an instrument of your own
@@ -68,7 +70,10 @@ the tests check those of the library:
   features alone, untrained models, and a trained model that is given no examples, no
   labels, or labels of another function. It is right to return no reading for some of
   these models. If there is no reading for any of them, the check fails;
-- on models that were built to have the property (`planted`);
+- on models that were built to have the property (`planted`). A reading is wrong if its
+  95 % interval contains the null beside the truth, since it then cannot tell the two
+  apart. Give at least one such model: an instrument that always returns 0 is right on
+  all models without the property. If there are none, the printed table says so;
 - for how often its 95 % interval contains the truth (coverage). This part is off by
   default. `num_draws=200` turns it on: each planted model is then read with 200 seeds.
   The coverage is accepted if 181 to 197 of these 200 intervals contain the truth. If
@@ -87,7 +92,8 @@ If your intervals are known to be a little too narrow, say so: with
 
 This instrument measures how far a prediction moves when all labels change their sign.
 Untrained models react to labels, too, so they have this property. The argument
-`without` therefore leaves them out of the models without it:
+`without` therefore leaves them out of the models without it. The planted model predicts
+3 or −3 by the sign of the first label, so that its prediction moves by 6:
 
 """
 _REST = """
@@ -97,7 +103,7 @@ the wrong readings.
 _TABLES = """
 ## Results as tables
 
-`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `task_vectors`,
+`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `task_vectors`, `lens`,
 `strategies` and `algorithms` return rows:
 
 | call | what it gives |

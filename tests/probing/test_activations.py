@@ -430,6 +430,11 @@ def test_values_of_a_loop_are_left_out_and_parts_of_a_value_have_names():
   np.testing.assert_array_equal(model(prompt), values['last'])
   with refuses("'inner' has no value"):
     capture(model, prompt, ['last', 'inner'])
+  (part,) = capture(model, prompt, ['taps.1.1']).values()
+  np.testing.assert_array_equal(part, prompt.y)
+  assert set(capture(model, prompt, ['taps.1'])) == {'taps.1.0', 'taps.1.1'}
+  with refuses("unknown site 'taps.1.2'", 'taps.1.0'):
+    capture(model, prompt, ['taps.1.2'])
 
 
 @pytest.mark.parametrize(

@@ -390,3 +390,37 @@ def test_the_guess_moves_the_prediction_as_the_equation_says(name):
       # Some hundred float32 products of numbers near 1.
       expected = tokens[-1, -1]
       assert abs(prediction[i] - expected) <= 1e-6 * max(np.abs(tokens).max(), 1)
+
+
+class _Layer(nnx.Module):
+  def __init__(self, rngs):
+    self.linear, self.out_tap = nnx.Linear(_D, _D, rngs=rngs), Tap('out', 'b w')
+
+  def __call__(self, tokens):
+    return tokens + self.out_tap(self.linear(tokens))
+
+
+class _Scanned(nnx.Module):
+  """Two layers within `nnx.scan`."""
+
+  def __init__(self):
+    layers = nnx.vmap(_Layer, in_axes=0, out_axes=0)
+    self.layers: Any = nnx.split_rngs(splits=2)(layers)(nnx.Rngs(0))
+
+  def __call__(self, prompt):
+    scan = nnx.scan(
+      lambda tokens, layer: layer(tokens),
+      in_axes=(nnx.Carry, 0),
+      out_axes=nnx.Carry,
+    )
+    return scan(prompt.x_query, self.layers)[:, 0]
+
+
+def test_within_scan_an_edit_is_a_function_or_has_a_number():
+  model, prompt = _Scanned(), _prompt()
+  first = np.asarray(prompt.x_query)[:, 0]
+  for edit, added in (Zero(), 0), (Set(1.0), 2), (lambda value: 0 * value + 1, 2):
+    copy = edited(model, {'layers.out': edit}, prompt)
+    np.testing.assert_allclose(copy(prompt), first + added, rtol=1e-6)
+  with refuses("the edit at the site 'layers.out' has an array", 'nnx.scan would cut'):
+    edited(model, {'layers.out': Set(np.ones((_B, _D), 'f'))}, prompt)

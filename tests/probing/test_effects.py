@@ -16,7 +16,7 @@ from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
 from zoo.probing import Tap
-from zoo.probing.inside.head_scores import _about_means, _share
+from zoo.probing.inside.head_scores import _about_means, _share, _site_of_heads
 
 # Shares are None only where a test says so.
 effects: Any = probing.effects
@@ -399,3 +399,223 @@ def test_a_negative_gap_has_shares_of_a_metric_alone():
   for row, other in zip(found.rows, usual.rows, strict=True):
     assert row.recovered.mean == pytest.approx(other.recovered.mean)
   assert 'the metric of corrupt prompts' in str(found)
+
+
+class _Compiled(nnx.Module):
+  """Its call is one compiled function."""
+
+  def __init__(self):
+    self.value_tap = Tap(axes='b')
+
+  @nnx.jit
+  def predict(self, prompt):
+    return self.value_tap(prompt.y[:, 0])
+
+  def __call__(self, prompt):
+    return self.predict(prompt)  # pyright: ignore[reportCallIssue]
+
+
+class _PartlyLooped(nnx.Module):
+  """One of its taps is within a compiled loop."""
+
+  def __init__(self):
+    self.inner_tap, self.outer_tap = Tap(axes='b'), Tap(axes='b')
+
+  def __call__(self, prompt):
+    start = self.outer_tap(prompt.x_query[:, 0])
+    return jax.lax.fori_loop(0, 2, lambda _, z: self.inner_tap(2 * z), start)
+
+
+def test_sites_within_compiled_functions_are_named():
+  task, (clean, corrupt) = isotropic(2, 3), _pair()
+  said = 'none of the sites value has a value', 'nnx.jit', 'without the decorator'
+  with refuses(*said):
+    effects(_Compiled(), task, clean, corrupt)
+  with refuses(*said):
+    probing.capture(_Compiled(), clean)
+  table = effects(_PartlyLooped(), task, clean, corrupt, kinds=['zero'])
+  assert [row.site for row in table.rows] == ['outer']
+  assert table.left_out == ('inner',)
+  assert 'within a compiled loop or function: inner' in str(table)
+
+
+class _Mixed(nnx.Module):
+  """Shows a pair of arrays, the largest feature's number, and a number."""
+
+  def __init__(self):
+    self.carry_tap = Tap(axes='b n')
+    self.index_tap, self.value_tap = Tap(axes='b'), Tap(axes='b')
+
+  def __call__(self, prompt):
+    labels, query = self.carry_tap((prompt.y, prompt.x_query))
+    index = self.index_tap(jnp.argmax(query, axis=1))
+    largest = jnp.take_along_axis(query, index[:, None], axis=1)[:, 0]
+    return self.value_tap(labels[:, 0] + largest)
+
+
+def test_trees_have_no_rows_and_integers_no_mean():
+  task, (clean, corrupt) = isotropic(2, 3), _pair()
+  clean = dataclasses.replace(clean, y_query=_Mixed()(clean))
+  table = effects(_Mixed(), task, clean, corrupt)
+  assert [row.site for row in table.rows] == ['index', 'value']
+  assert table.left_out == ()
+  integers, numbers = table.rows
+  assert integers.mean is None
+  assert integers.recovered is not None
+  assert numbers.mean is not None
+  # Integers have the value of the next prompt.
+  before = np.asarray(clean.x_query)
+  moved = before[np.arange(40), np.roll(before.argmax(axis=1), -1)] - before.max(axis=1)
+  expected = np.square(moved).mean() / table.gap.mean
+  assert integers.resample.mean == pytest.approx(expected, rel=1e-3)
+  assert probing.dead_sites(_Mixed(), clean) == []
+  with refuses('the values at index are integers, which have no mean'):
+    effects(_Mixed(), task, clean, corrupt, ['index'], kinds=['mean'])
+  with refuses("the value at the site 'carry' is a tree of arrays"):
+    effects(_Mixed(), task, clean, corrupt, ['carry'])
+
+
+def test_the_ends_of_a_path_have_no_integers():
+  with refuses("the value at the site 'index' is int32", 'with a fraction'):
+    path_effect(_Counting(), isotropic(2, 3), *_pair(), 'index', 'value')
+
+
+class _Counting(_Mixed):
+  """What it adds to the stream is one of its values."""
+
+  def __init__(self):
+    super().__init__()
+    self.value_tap = Tap(axes='b', kind='added')
+
+
+def test_signatures_of_other_libraries_are_refused():
+  task, (clean, corrupt) = isotropic(2, 3), _pair()
+  with_hook: Any = lambda value, hook: value  # noqa: E731
+  with refuses("the edit at the site 'first' is a function", 'takes the value alone'):
+    probing.edited(_Sum(), {'first': with_hook})
+  said = 'a metric takes the predictions and the clean prompts'
+  with refuses(said):
+    effects(_Sum(), task, clean, corrupt, metric=lambda logits: logits)
+  with refuses(said):
+    path_effect(
+      _Sum('added'), task, clean, corrupt, 'first', 'second', lambda logits: logits
+    )
+
+  def wrong(value):
+    return value + len(3)  # pyright: ignore[reportArgumentType]
+
+  # An error within a function of the user's own is not taken for another one.
+  with pytest.raises(TypeError, match='has no len'):
+    probing.edited(_Sum(), {'first': wrong})(clean)
+
+
+@pytest.mark.usefixtures('unchecked')
+def test_sites_are_no_function():
+  clean, corrupt = _pair()
+  names: Any = lambda name: 'first' in name  # noqa: E731
+  for call in (
+    lambda: probing.capture(_Sum(), clean, names),
+    lambda: effects(_Sum(), isotropic(2, 3), clean, corrupt, names),
+  ):
+    with refuses('sites is a function; it must be a list of names'):
+      call()
+
+
+class _OfHeads(nnx.Module):
+  """Its taps of heads have names of its own."""
+
+  def __init__(self, *names):
+    self.taps = nnx.List([Tap(name, kind='heads') for name in names])
+
+  def __call__(self, prompt):
+    return prompt.y_query
+
+
+def test_heads_of_a_layer_are_found_by_their_kind():
+  model = _OfHeads('blocks.0.z', 'blocks.1.z', 'blocks.1.y')
+  assert _site_of_heads(model, 'blocks.0@2') == 'blocks.0.z@2'
+  assert _site_of_heads(model, 'blocks.1') is None
+  assert _site_of_heads(model, 'blocks.2') is None
+
+
+class _Attending(nnx.Module):
+  """One map of attention, from the first token to itself, in an order of its own."""
+
+  def __init__(self, axes, kind: str | None = 'embed'):
+    self.axes = axes
+    self.tokens_tap = Tap(axes='b n d', kind=kind)
+    self.pattern_tap = Tap(axes=axes, kind='pattern')
+
+  def __call__(self, prompt):
+    tokens = self.tokens_tap(prompt.x)
+    b, n, _ = tokens.shape
+    previous = jnp.broadcast_to(jnp.eye(n, k=-1).at[0, 0].set(1), (b, n, n))
+    letters = [letter for letter in self.axes.split() if letter != 'h']
+    pattern = jnp.transpose(previous, ['bqk'.index(letter) for letter in letters])
+    if 'h' in self.axes:
+      pattern = jnp.expand_dims(pattern, self.axes.split().index('h'))
+    return self.pattern_tap(pattern).sum(axis=(1, 2)).ravel()[:b]
+
+
+@pytest.mark.parametrize('axes', ['b h k q', 'b q k h', 'b q k', 'b k q'])
+def test_attention_is_read_by_the_letters_of_its_axes(axes):
+  clean, _ = _pair()
+  (score,) = head_scores(_Attending(axes), clean)
+  assert score.previous == pytest.approx(2 / 3)  # of three tokens
+
+
+def test_attention_of_other_axes_is_refused():
+  clean, _ = _pair()
+  with refuses("the axes of the site 'pattern' are 'b q n'", 'b, h, q and k'):
+    head_scores(_AxesNamed('b q n'), clean)
+  with refuses('_Attending has no tap of the kind embed'):
+    head_scores(_Attending('b q k', kind=None), clean)
+
+
+class _AxesNamed(_Attending):
+  """Its map has other letters than the tap says."""
+
+  def __init__(self, axes):
+    super().__init__('b q k')
+    self.pattern_tap = Tap(axes=axes, kind='pattern')
+
+
+class _TwoHeads(nnx.Module):
+  """Predicts 3 x_1 + x_2 of the query, which are two heads."""
+
+  def __init__(self):
+    self.heads_tap = Tap('heads', axes='b h', kind='heads')
+    self.out_tap = Tap('out', axes='b', kind='added')
+
+  def __call__(self, prompt):
+    return self.out_tap(self.heads_tap(prompt.x_query) @ jnp.array([3.0, 1.0]))
+
+
+def test_values_that_are_replaced_together_have_one_row():
+  task, (clean, corrupt) = isotropic(2, 3), _pair()
+  first, second = (probing.Node('heads', head=head) for head in (0, 1))
+  sites = ['heads', first, [first, second], ('heads', 'out'), 'out']
+  kinds = ['recovered', 'zero', 'mean']
+  table = effects(_TwoHeads(), task, clean, corrupt, sites, kinds=kinds)
+  assert [(row.site, row.head, row.site_kind) for row in table.rows] == [
+    ('heads', None, 'heads'),
+    ('heads', 0, 'heads'),
+    ('heads, head 0 + heads, head 1', None, 'heads'),
+    ('heads + out', None, None),
+    ('out', None, 'added'),
+  ]
+  whole, one, both, with_out, out = table.rows
+  for row, same in (both, whole), (with_out, out):
+    for share, of_same in zip(row[3:6], same[3:6], strict=True):
+      assert share == pytest.approx(of_same, rel=1e-5, abs=1e-6)
+  assert whole.recovered.mean == pytest.approx(1)
+  alone = effects(_TwoHeads(), task, clean, corrupt, heads=True, kinds=kinds).rows[0]
+  assert (alone.site, alone.head) == ('heads', 0)
+  for share, of_alone in zip(one[3:6], alone[3:6], strict=True):
+    assert share == pytest.approx(of_alone, rel=1e-5, abs=1e-6)
+  with refuses('an entry of sites is empty'):
+    effects(_TwoHeads(), task, clean, corrupt, [[]])
+  with refuses("sites has 'heads + out'", "need method='patch'"):
+    effects(_TwoHeads(), task, clean, corrupt, [('heads', 'out')], method='gradient')
+  with refuses('the head is 2 at the site'):
+    effects(_TwoHeads(), task, clean, corrupt, [first._replace(head=2)])

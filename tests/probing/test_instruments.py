@@ -224,9 +224,7 @@ def _by_lens(model, task, seed):
   own = probing.lens(model, task, 1024, seed).own
   return {
     f'after {layer}': Estimate(float(mean), float(error))
-    for layer, mean, error in zip(
-      own.num_layers, own.mean, own.standard_error, strict=True
-    )
+    for layer, mean, error in zip(own.num_layers, own.mean, own.stderr, strict=True)
   }
 
 
@@ -293,6 +291,31 @@ def _attention(model, task, seed):
   }
 
 
+def _scores_of_heads(model, task, seed):
+  prompt = task.sample(jax.random.key(seed), 64)
+  return {
+    f'{score.layer}, head {score.head}, {name}': getattr(score, name)
+    for score in probing.head_scores(model, prompt)
+    for name in ('previous', 'induction', 'label_correlation')
+  }
+
+
+def _induction_share() -> float:
+  """The induction head's attention on the tokens after the earlier same ones.
+
+  The first token also counts as one that follows itself, for queries with its key.
+  """
+  prompt = induction()[1].sample(jax.random.key(0), 64)
+  keys = np.asarray(prompt.features.argmax(axis=-1))
+  shares = [
+    seen / (seen + (row[i] == row[0]))
+    for row in keys
+    for i in range(1, len(row))
+    if (seen := int((row[:i] == row[i]).sum()))
+  ]
+  return float(np.mean(shares))
+
+
 def _uniform(model) -> None:
   query = model.layers[0].mixer.query
   query.kernel[...] = 0 * query.kernel[...]
@@ -342,6 +365,11 @@ def _effects(model, task, seed):
 
 def _slopes(model, task, seed):
   rows = probing.effects(model, task, *_pair(task, seed), method='integrated').rows
+  return {row.site: row.recovered for row in rows}
+
+
+def _gradients(model, task, seed):
+  rows = probing.effects(model, task, *_pair(task, seed), method='gradient').rows
   return {row.site: row.recovered for row in rows}
 
 
@@ -395,6 +423,24 @@ def _latents(model, task, seed):
   if not gains:
     raise zoo.UserError('no sites')
   return gains
+
+
+class _LeastSquares(nnx.Module):
+  """Shows the weights of least squares, and the query."""
+
+  def __init__(self):
+    self.weights_tap, self.query_tap = probing.Tap(axes='b d'), probing.Tap(axes='b d')
+
+  def __call__(self, prompt):
+    gram = jnp.einsum('bci,bcj->bij', prompt.x, prompt.x)
+    moments = jnp.einsum('bci,bc->bi', prompt.x, prompt.y)
+    weights = self.weights_tap(jnp.linalg.solve(gram, moments[..., None])[..., 0])
+    return jnp.sum(weights * self.query_tap(prompt.x_query), axis=1)
+
+
+def _latents_of_least_squares(model, task, seed):
+  scores = probing.probe_latents(model, task, num_prompts=1024, seed=seed)
+  return {score.site: score.r2 for score in scores if score.target == 'least squares'}
 
 
 def _redrawn(model, seed) -> Any:
@@ -539,6 +585,22 @@ CASES = {
       )
     },
   ),
+  'head_scores, induction': Case(
+    _scores_of_heads,
+    induction()[1],
+    planted={
+      'induction by hand': (
+        lambda: induction()[0],
+        {
+          # The first token has none before it, and attends to itself.
+          'layers.0, head 0, previous': 1 - 1 / 17,
+          'layers.1, head 0, induction': _induction_share,
+          'layers.1, head 0, label_correlation': (0.95, 1.0),
+          'layers.1, head 1, label_correlation': None,
+        },
+      )
+    },
+  ),
   'task_vectors': Case(
     _vectors,
     _Constants(),
@@ -584,6 +646,15 @@ CASES = {
     planted={
       **NO_GAP,
       'two halves': (_Halves, {'first': 0.5, 'second': 0.5, 'after': 1.0}),
+    },
+  ),
+  # The slope of the loss at the corrupt prompts: twice its mean on the whole way.
+  'effects, gradient': Case(
+    _gradients,
+    _Constants(),
+    planted={
+      **NO_GAP,
+      'two halves': (_Halves, {'first': 1.0, 'second': 1.0, 'after': 2.0}),
     },
   ),
   'path_effect': Case(
@@ -644,6 +715,12 @@ CASES = {
   ),
   'probe_latents': Case(
     _latents, null=(-math.inf, 0.0), trained=lambda: _transformer(feed_forward='none')
+  ),
+  'probe_latents, r2': Case(
+    _latents_of_least_squares,
+    planted={
+      'least squares': (_LeastSquares, {'weights': (0.9999, 1.0), 'query': (-0.1, 0.1)})
+    },
   ),
 }
 
@@ -856,3 +933,24 @@ def test_no_public_instrument_is_forgotten():
     if inspect.isfunction(value) and not name.startswith('_')
   }
   assert {name.partition(',')[0] for name in CASES} == public - GIVE_VALUES
+
+
+def test_an_instrument_that_reads_nulls_alone_is_said_to_show_nothing():
+  said = 'does not show that the instrument measures anything'
+  zero = _always(0.0)
+  assert said in str(zoo.check_instrument(zero, TASK))
+  assert said not in str(_checked(zero, 0.0, null=0.0))
+  with pytest.raises(zoo.UserError) as info:
+    zoo.check_instrument(_always(1.0), TASK)
+  assert said not in str(info.value)
+
+
+def test_a_reading_that_does_not_tell_the_truth_from_the_null_is_wrong():
+  wide = _always(Estimate(0.4, 1.0))
+  with _wrong('1 of', 'planted', 'its interval contains the null, too'):
+    _checked(wide, 0.5)
+  with _wrong('1 of', 'its interval contains the null, too'):
+    _checked(wide, (0.5, math.inf))
+  # A truth that is a null itself cannot be told from it.
+  for truth, null in (0.0, 0.0), (0.5, (0.0, 1.0)), (0.5, None):
+    assert not _checked(wide, truth, null=null).failures

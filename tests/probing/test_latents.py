@@ -110,6 +110,25 @@ class _Scaled(nnx.Module):
     return jnp.sum(self.site_tap(self.scale * sums + prompt.x[:, 0]), axis=1)
 
 
+class _Pair(nnx.Module):
+  """Shows its labels and their sum in one value, which is a pair."""
+
+  def __init__(self):
+    self.carry_tap = Tap(axes='b n')
+
+  def __call__(self, prompt):
+    return self.carry_tap((prompt.y, prompt.y.sum(axis=1)))[1]
+
+
+def test_arrays_of_a_tree_are_probed_one_by_one():
+  own = {'sum': lambda prompt: prompt.y.sum(axis=1)}
+  scores = probe_latents(_Pair(), _TASK, own, ['carry'], num_prompts=64)
+  _, last_label, whole = scores
+  assert [last_label.site, whole.site] == ['carry.0', 'carry.1']
+  assert last_label.r2.mean < 0.9  # the last token alone
+  assert whole.r2.mean == pytest.approx(1, abs=1e-6)
+
+
 def test_targets_of_ones_own():
   model = _Correlations()
   own = {'y': lambda prompt: prompt.y[:, 0]}

@@ -1,14 +1,20 @@
 """Paths from head to head, beside a forward pass in NumPy."""
 
+import dataclasses
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
+import zoo
 from tests.compare import refuses
 from tests.probing import numpy_transformer as steps
-from tests.weights import double, promoting_float64
+from tests.probing.models import sample
+from tests.settings import isotropic
+from tests.weights import double, drawn, promoting_float64
 from zoo import probing
 from zoo.probing import Node
 
@@ -94,6 +100,53 @@ def test_nodes_that_are_not_there_are_refused():
       effect(heads, Node('layers.1.tokens', head=0))
     with refuses("unknown site 'layers.0.mixer.hats'"):
       effect('layers.0.mixer.hats', key)
+    # A causal mask keeps the values of later tokens out, although 0 · NaN is NaN.
+    value, stream = 'layers.0.mixer.value', 'layers.1.tokens'
+    with refuses('layers.1.tokens, token 2', 'does not depend on', 'token 6'):
+      effect(Node(value, token=6), Node(stream, token=2))
     # The residual stream keeps tokens apart.
     with refuses('layers.1.mixer.key, token 1', 'does not depend on', 'token 2'):
       effect(heads._replace(token=2), key._replace(token=1))
+
+
+def test_the_path_from_the_guess_leaves_all_mixers_as_they_were():
+  task = isotropic(2, 3)
+  model: Any = drawn(
+    lambda: zoo.models.Transformer(
+      *(2, 3),
+      num_layers=2,
+      num_heads=1,
+      width=4,
+      feed_forward='none',
+      norm='none',
+      guess='fixed',
+      guess_weights=3.0,
+      rngs=nnx.Rngs(0),
+    ),
+    dtype='float32',
+  )
+  clean, corrupt = (sample(task, jax.random.key(seed), 40) for seed in (0, 1))
+  # Labels that the model predicts, so that corrupt prompts have the larger loss.
+  clean = dataclasses.replace(clean, y_query=nnx.jit(lambda of: of(clean))(model))
+  mixers = [f'layers.{layer}.mixer.out' for layer in range(2)]
+  of_corrupt = probing.capture(model, corrupt, mixers)
+  edits: dict[str, Any] = {site: probing.Set(of_corrupt[site]) for site in mixers}
+  edits['guess'] = probing.Set(probing.capture(model, clean, ['guess'])['guess'])
+  stream = probing.capture(probing.edited(model, edits), corrupt, ['final.stream'])[
+    'final.stream'
+  ]
+
+  patched = probing.edited(model, {'final.stream': probing.Set(stream)})
+  after, by_hand = (
+    np.square(np.asarray(predicts(corrupt), np.float64) - clean.y_query).mean()
+    for predicts in (model, patched)
+  )
+  expected = (after - by_hand) / after
+  sites = 'guess', 'final.stream'
+  share = path_effect(model, task, clean, corrupt, *sites)
+  assert share.mean == pytest.approx(expected, rel=1e-3)
+  (row,) = probing.effects(
+    model, task, clean, corrupt, ['guess'], kinds=['recovered']
+  ).rows
+  assert row.recovered is not None
+  assert abs(row.recovered.mean - expected) > 0.01

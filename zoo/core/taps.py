@@ -9,8 +9,9 @@ from flax import nnx
 
 from zoo.core.errors import UserError, check_name
 
-# The kinds of values inside a model. Instruments find a tap by its kind, never by its
-# name.
+# The kinds of values inside a model. Instruments find a tap by its kind. There are two
+# exceptions: `task_vectors` reads the sites whose names end in `.tokens`, and
+# `attention_maps` looks for the input of a mixer of this library at `mixer.in`.
 TAP_KINDS = (
   'guess',  # the initial guess of the labels
   'embed',  # the tokens that a prompt becomes

@@ -52,6 +52,11 @@ _Read: TypeAlias = tuple[dict[str, Estimate | None], str]
 _ROUNDING = 1e-5
 # The test of a coverage has this level: one half for too few hits, one for too many.
 _COVERAGE_LEVEL = 0.01
+# What the table of a check without planted models says.
+_ONLY_NULLS = (
+  'No model with the property was read (planted), so the check does not show that the '
+  'instrument measures anything.'
+)
 # Untrained models of these architectures are nulls.
 _ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
 
@@ -96,7 +101,8 @@ class Checked(NamedTuple):
     is_right: Whether the reading lies in [low, high], up to its error, which must be
       finite. The share of a coverage must lie in [low, high] itself. For a missing
       reading, whether it is right that there is none.
-    reason: Why there is no reading: the message of a UserError.
+    reason: Why there is no reading: the message of a UserError. For a planted model,
+      also why a reading that contains the truth is not right.
   """
 
   kind: str
@@ -126,8 +132,10 @@ class InstrumentCheck(NamedTuple):
     return [row for row in self.rows if not row.is_right]
 
   def __str__(self) -> str:
-    header = 'kind', 'model', 'reading', 'returned', 'right', ''
-    return format_table([_words_of(row) for row in self.rows], header)
+    table = _table_of(self.rows)
+    if any(row.kind == 'planted' for row in self.rows):
+      return table
+    return f'{table}\n{_ONLY_NULLS}'
 
 
 def check_instrument(
@@ -147,7 +155,15 @@ def check_instrument(
   intervals are widened so that all of them together are right with a probability of
   95 % (Bonferroni). For a model without the property it is also right to return no
   reading: None, or a UserError, whose message is the reason. At least one of these
-  models must have a reading, since nothing else shows that the instrument works.
+  models must have a reading.
+
+  A reading of a planted model is wrong if its own 95 % interval also contains a value
+  of `null`, since it then cannot tell this model from one without the property. This is
+  not asked if the truth is itself a value of `null`.
+
+  Right readings of models without the property alone do not show that the instrument
+  measures anything: an instrument that always returns 0 has them, too. Without
+  `planted`, the printed table says so.
 
   The coverage of intervals is wrong if the number of hits is improbable under the
   coverage that is claimed: if so few hits, or so many, have a probability below 0.5 %.
@@ -215,6 +231,7 @@ def check_instrument(
     raise UserError('nothing is read; give a null or planted models')
   number = sum(row.reading is not None for row in rows)
   rows = [row._replace(is_right=_is_right(row, number)) for row in rows]
+  rows = [_apart_from_null(row, null) for row in rows]
   if of_nulls and all(row.reading is None for row in rows if row.kind == 'null'):
     reason = 'no null model has a reading'
     rows.append(Checked('null', 'all of them', '', None, *_range(null), False, reason))
@@ -227,10 +244,9 @@ def check_instrument(
   ]
   check = InstrumentCheck(rows)
   if check.failures:
-    table = InstrumentCheck(check.failures)
     raise UserError(
       f'the instrument is wrong on {len(check.failures)} of {len(rows)} '
-      f'readings:\n{table}'
+      f'readings:\n{_table_of(check.failures)}'
     )
   return check
 
@@ -551,6 +567,20 @@ def _is_right(row: Checked, number: int) -> bool:
   return math.isfinite(width) and mean - width <= row.high and mean + width >= row.low
 
 
+def _apart_from_null(row: Checked, null: Truth) -> Checked:
+  """Returns a reading, which is wrong if its interval has the truth and the null.
+
+  A reading of a planted model may have both if the truth is itself a null.
+  """
+  if row.kind != 'planted' or row.reading is None or null is None or not row.is_right:
+    return row
+  low, high = _range(null)
+  truth_is_null = row.low <= high and row.high >= low
+  if truth_is_null or not _contains(row.reading, null):
+    return row
+  return row._replace(is_right=False, reason='its interval contains the null, too')
+
+
 def _rounding(mean: float) -> float:
   return _ROUNDING * max(1.0, abs(mean))
 
@@ -599,6 +629,11 @@ def _contains(reading: Estimate, truth: Truth) -> bool:
   )
 
 
+def _table_of(rows: Sequence[Checked]) -> str:
+  header = 'kind', 'model', 'reading', 'returned', 'right', ''
+  return format_table([_words_of(row) for row in rows], header)
+
+
 def _words_of(row: Checked) -> Sequence[str]:
   if row.reading is None:
     returned = f'none: {row.reason}' if row.reason else 'none'
@@ -616,5 +651,6 @@ def _words_of(row: Checked) -> Sequence[str]:
     right = f'≤ {row.high:.3g}'
   else:
     right = f'{row.low:.3g} … {row.high:.3g}'
-  verdict = '' if row.is_right else 'WRONG'
+  why = f': {row.reason}' if row.reading is not None and row.reason else ''
+  verdict = '' if row.is_right else f'WRONG{why}'
   return row.kind, row.model, row.name, returned, right, verdict

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from inspect import signature
 from typing import Any
 
 import jax
@@ -13,7 +15,7 @@ from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import keystr
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError, check_name
+from zoo.core.errors import UserError, check_name, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor
 from zoo.core.taps import Replacement, in_order, places, without_shortcuts
@@ -90,11 +92,21 @@ def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
   known = places(checked_module(model))
   if sites is None:
     return [place.site for place in known if not place.tap.is_on_demand]
-  if isinstance(sites, str):
-    raise UserError(f'sites is {sites!r}; it must be a list of sites')
+  check_is_list(sites)
   for site in sites:
     check_edit_site(site, [place.site for place in known])
   return [*sites]
+
+
+def check_is_list(sites: Any) -> None:
+  """Raises UserError if what should be a list of sites is a name or a function."""
+  if isinstance(sites, str):
+    raise UserError(f'sites is {sites!r}; it must be a list of sites')
+  if callable(sites):
+    raise UserError(
+      'sites is a function; it must be a list of names, such as those of '
+      'zoo.probing.sites(model) that you choose'
+    )
 
 
 def sites_of_kind(model: Predictor, *kinds: str) -> list[str]:
@@ -112,6 +124,51 @@ def in_order_of_calls(
   return [site for site in dict.fromkeys(called) if site in sites]
 
 
+def site_of(name: str, sites: Collection[str]) -> str:
+  """Returns the site to which a captured value belongs.
+
+  Args:
+    name: The name of a value, which is the site, then `@` and the number of the call
+      from the second call on, and then, for an array in a tree, the path to it.
+    sites: Sites, one of which the name begins with.
+
+  Returns:
+    That site.
+  """
+  of = [
+    site for site in sites if name == site or name.startswith((f'{site}@', f'{site}.'))
+  ]
+  return max(of, key=len)
+
+
+def is_value_of(name: str, wanted: str) -> bool:
+  """Says whether a captured value is of a site, or is an array in its tree."""
+  without_call = re.sub(r'@\d+', '', name)
+  return without_call == wanted or without_call.startswith(f'{wanted}.')
+
+
+def takes(function: Callable[..., Any], number: int) -> bool:
+  """Says whether a function can be called with so many positional arguments.
+
+  Args:
+    function: The function.
+    number: The number of arguments.
+
+  Returns:
+    Whether it takes them. True for a function that does not say what it takes, as some
+    built-in ones do not.
+  """
+  try:
+    taken = signature(function)
+  except (TypeError, ValueError):
+    return True
+  try:
+    taken.bind(*range(number))
+  except TypeError:
+    return False
+  return True
+
+
 def calls_of(values: dict[str, Array], site: str) -> list[Array]:
   """Returns the values of all calls of a site, in the order of the calls."""
   names = [name for name in values if name.partition('@')[0] == site]
@@ -126,22 +183,23 @@ def capture(
   The result is like the cache of `run_with_cache` in TransformerLens; the prediction is
   not returned. In a looped model a tap is called several times: the value of the first
   call has the name of the site, and those of later calls have the suffixes `@2`, `@3`,
-  …. If a value is a tree of arrays, each
-  array has its path behind a dot. Values inside a compiled loop of JAX, such as
-  `jax.lax.scan`, cannot be read from outside, and are left out.
+  …. If a value is a tree of arrays, each array has its path behind a dot. Values inside
+  a compiled loop or function, such as `jax.lax.scan`, `nnx.scan` and `nnx.jit`, cannot
+  be read from outside, and are left out.
 
   Args:
     model: An NNX module with taps.
     prompt: Prompts.
-    sites: Names from `sites(model)`. None means all of them, except those whose values
-      are computed on demand.
+    sites: Names from `sites(model)`, or names of single arrays of a tree, such as
+      `carry.0`. None means all sites, except those whose values are computed on demand.
 
   Returns:
     The values by name, sorted by layer.
 
   Raises:
-    UserError: If the model is not an NNX module or does not have one of the sites, or
-      if a site that is named in `sites` has no value in the forward pass.
+    UserError: If the model is not an NNX module or does not have one of the sites; if a
+      site that is named in `sites` has no value in the forward pass; or if `sites` is
+      None, and the model has taps of which none has a value.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -151,23 +209,62 @@ def capture(
     >>> values['layers.0.mixer.heads'].shape  # prompts, tokens, heads, size of a head
     (8, 9, 2, 32)
   """
-  wanted = wanted_sites(model, sites)
+  known = [place.site for place in places(checked_module(model))]
+  parents = None
+  if sites is not None:
+    check_is_list(sites)
+    parents = [_parent(site, known) for site in sites]
+  wanted = wanted_sites(model, parents)
 
   def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     return recorded(models[0], prompt, wanted)[0]
 
   values = run_once(captured, [model], prompt)
-  for site in sites or ():
-    if not any(name == site or name.startswith(f'{site}.') for name in values):
+  if sites is None:
+    if wanted and not values:
+      raise UserError(no_values(wanted))
+    return _in_order(values)
+  for site in sites:
+    if not any(is_value_of(name, site) for name in values):
+      check_name('site', site, [*known, *values])
       raise UserError(no_value(site))
-  return _in_order(values)
+  chosen = {
+    name: value
+    for name, value in values.items()
+    if any(is_value_of(name, site) for site in sites)
+  }
+  return _in_order(chosen)
+
+
+def _parent(name: str, known: Sequence[str]) -> str:
+  """Returns the site of an array in a tree, or the name if no site begins it."""
+  if name in known:
+    return name
+  of = [site for site in known if name.startswith(f'{site}.')]
+  return max(of, key=len, default=name)
+
+
+# Why a tap has no value, and what to do.
+_NOT_SEEN = (
+  'within a compiled loop or function (nnx.jit, nnx.scan, jax.lax.scan), whose values '
+  'cannot be read from outside; a copy of the model without the decorator, or with a '
+  'Python loop, shows them'
+)
 
 
 def no_value(site: str) -> str:
   """Returns the error message for a site that has no value in a forward pass."""
   return (
-    f'the site {site!r} has no value in a forward pass: its tap is not called, or '
-    'within a compiled loop or function'
+    f'the site {site!r} has no value in a forward pass: its tap is not called, or is '
+    f'{_NOT_SEEN}'
+  )
+
+
+def no_values(sites: Sequence[str]) -> str:
+  """Returns the error message for a model none of whose sites has a value."""
+  return (
+    f'none of the sites {shown(sites)} has a value in a forward pass: their taps are '
+    f'not called, or are {_NOT_SEEN}'
   )
 
 
@@ -213,9 +310,10 @@ def attention_maps(
   These layers are the mixers of a transformer that have `attention`, and the layers of
   `deep_lsa`. In a recurrent mixer the map is the linear map from values to outputs that
   the mixer computes. A module of your own has a map in two cases. It may have a tap of
-  the kind `pattern` with the axes `b h q k`. Or it may have a mixer of this library as
-  its attribute `mixer`, if it passes the input of the mixer through a tap of the name
-  `mixer.in`: `self.mixer(self.tap(tokens))` with `self.tap = Tap('mixer.in')`.
+  the kind `pattern` with the axes b, h, q and k in any order; without h there is one
+  head. Or it may have a mixer of this library as its attribute `mixer`, if it passes
+  the input of the mixer through a tap of the name `mixer.in`:
+  `self.mixer(self.tap(tokens))` with `self.tap = Tap('mixer.in')`.
 
   Args:
     model: An NNX module.
@@ -226,7 +324,8 @@ def attention_maps(
     is empty if no layer has attention.
 
   Raises:
-    UserError: If the model is not an NNX module.
+    UserError: If the model is not an NNX module, or if a tap of the kind `pattern` has
+      other axes.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -254,7 +353,8 @@ def mean_attention(
     The mean weights `[h, q, k]`, query by key, by the name of the layer.
 
   Raises:
-    UserError: If the model is not an NNX module.
+    UserError: If the model is not an NNX module, or if a tap of the kind `pattern` has
+      other axes than those of `attention_maps`.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -299,11 +399,32 @@ def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
       layer = name.removesuffix('.mixer') + call
       maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   # A model of the user's own has its maps at taps of the kind `pattern`.
+  axes = {place.site: place.tap.axes for place in places(models[0])}
   for site in sites_of_kind(models[0], 'pattern'):
     layer = site.rpartition('.')[0].removesuffix('.mixer')
     for call, value in _calls(values, site):
-      maps.setdefault(layer + call, value)
+      maps.setdefault(layer + call, _map_of(site, axes[site], value))
   return maps
+
+
+def _map_of(site: str, axes: str | None, value: Array) -> Float[Array, 'b h q k']:
+  """Returns a value of the kind `pattern` with the axes `b h q k`.
+
+  Raises:
+    UserError: If the axes of its tap are others, or are not known to be these.
+  """
+  letters = [*'bhqk'] if axes is None else axes.split()
+  if sorted(letters) not in (sorted('bhqk'), sorted('bqk')) or value.ndim != len(
+    letters
+  ):
+    raise UserError(
+      f'the axes of the site {site!r} are {axes!r}, and its value has the shape '
+      f'{value.shape}; a tap of the kind pattern must have the axes b, h, q and k in '
+      'any order, or b, q and k'
+    )
+  if 'h' not in letters:
+    letters, value = [*letters, 'h'], value[..., None]
+  return jnp.transpose(value, [letters.index(letter) for letter in 'bhqk'])
 
 
 def _mean_attention(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:

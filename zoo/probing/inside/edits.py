@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -24,8 +25,10 @@ from zoo.probing.inside.activations import (
   calls_of,
   check_edit_site,
   checked_module,
+  no_value,
   recorded,
   sites_of_kind,
+  takes,
   wanted_sites,
 )
 
@@ -106,7 +109,10 @@ class Set(Edit):
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """Makes the edit. The docstring of the class describes the arguments."""
     super().__init__()
-    self.value = EditValue(jnp.asarray(value))
+    # A number is no leaf of the model: `nnx.scan` would cut it into one part for each
+    # layer, as it cuts the arrays of a model.
+    is_number = isinstance(value, numbers.Number | np.generic)
+    self.value = _Number(value) if is_number else EditValue(jnp.asarray(value))
     self.where = _Index(where)
 
   def change(self, value: Array) -> Array:
@@ -339,6 +345,18 @@ def _check_prompts_first(edit: Edit) -> None:
     )
 
 
+class _Number:
+  """A number of an edit, which can be read as an `EditValue` can."""
+
+  shape = ()
+
+  def __init__(self, value: Any):
+    self.value = value
+
+  def __getitem__(self, index: Any) -> Array:
+    return jnp.asarray(self.value)[index]
+
+
 EditLike: TypeAlias = Edit | Callable[[Array], ArrayLike]
 
 
@@ -365,8 +383,10 @@ def edited(
     model: A model with taps.
     edits: The edit of each site, by the name of the site, one of
       `zoo.probing.sites(model)`. An edit is a `Set`, `Add`, `Zero`, `Mean`, `Resample`,
-      an instance of a subclass of `Edit`, or a function of the value. Within `nnx.scan`
-      only functions can be edits.
+      an instance of a subclass of `Edit`, or a function of the value. A function must
+      be pure: it may be called more than once, and JAX may trace it. To read values,
+      use `capture`. Within `nnx.scan`, which cuts all arrays of a model into those of
+      its layers, an edit is a function, or a `Zero`, `Set` or `Add` of a number.
     prompt: Prompts on which the edits are tried at once. None means that shapes are
       checked when the copy is called.
 
@@ -375,8 +395,10 @@ def edited(
 
   Raises:
     UserError: If a site is unknown, or if its value does not reach the prediction and
-      can only be captured; if an edit is none of these. With `prompt`, also if an edit
-      does not reach the predictions for the queries, or if its shape does not fit.
+      can only be captured; if an edit is none of these, or a function of more than the
+      value. With `prompt`, also if an edit does not reach the predictions for the
+      queries, if its shape does not fit, or if it has an array and its site is within
+      `nnx.scan`.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -398,13 +420,18 @@ def edited(
         f'the edit at the site {site!r} is {edit!r:.80}; it must be a Set, Add, Zero, '
         'Mean, Resample or a function'
       )
+    if not isinstance(edit, Edit) and not takes(edit, 1):
+      raise UserError(
+        f'the edit at the site {site!r} is a function that cannot be called with one '
+        'argument; an edit takes the value alone'
+      )
   copy = without_shortcuts(model)
   for place in places(copy):
     if place.site in edits:
       edit = edits[place.site]
       place.put(nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit))
   if prompt is not None:
-    for site in _unreached(model, edits, prompt):
+    for site in _checked_unreached(model, edits, prompt):
       raise UserError(f'the edit at the site {site!r} does not reach the prediction')
   return copy
 
@@ -419,7 +446,14 @@ def put_back(
 
   def of_site(site: str) -> Callable[[Array], Array]:
     calls = iter(calls_of(values, site))
-    return lambda value: next(calls)
+
+    def back(value: Array) -> Array:
+      kept = next(calls, None)
+      if kept is None:  # The tap is called, but its value could not be recorded.
+        raise UserError(no_value(site))
+      return kept
+
+    return back
 
   return {site: of_site(site) for site in sites}
 
@@ -430,7 +464,8 @@ def dead_sites(
   """Returns the sites whose values do not reach the predictions for the queries.
 
   A value reaches the predictions if NaN in its place changes any of them. For integers
-  and booleans another value is put there.
+  and booleans another value is put there. If a value is a tree of arrays, all of them
+  are changed together.
 
   Args:
     model: An NNX module with taps.
@@ -452,15 +487,16 @@ def dead_sites(
   """
   module = checked_module(model)
   chosen = wanted_sites(model, sites)
-  edits = {site: Apply(lambda value: value) for site in chosen}
+  edits = {site: _Unchanged() for site in chosen}
   return _unreached(module, edits, prompt)
 
 
 def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[str]:
   """Returns the outputs of mixers and networks that depend directly on some sites.
 
-  Only direct dependence counts: all other values that are added to the residual stream
-  are kept, so that the stream does not change.
+  Only direct dependence counts: the residual stream is kept. For this, the values at
+  all taps of the kinds `embed` and `stream` and all other values that are added to the
+  stream are kept.
 
   Args:
     model: A model with taps of the kind `added`.
@@ -471,10 +507,13 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
     The sites of the kind `added`, without the senders, whose values become NaN.
   """
   added = [site for site in sites_of_kind(model, 'added') if site not in senders]
+  stream = [
+    site for site in sites_of_kind(model, 'embed', 'stream') if site not in senders
+  ]
 
   def moved(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     (model,) = models
-    values, _ = recorded(model, prompt, added)
+    values, _ = recorded(model, prompt, [*added, *stream])
     seen: dict[str, list[Array]] = {site: [] for site in added}
 
     def keep(site: str, back: Callable[[Array], Array], value: Array) -> Array:
@@ -486,11 +525,32 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
       for site, back in put_back(values, added).items()
     }
     noise = {site: lambda value: jnp.full_like(value, jnp.nan) for site in senders}
-    edited(model, {**kept, **noise})(prompt)
+    edited(model, {**put_back(values, stream), **kept, **noise})(prompt)
     return {site: jnp.any(jnp.stack(calls)) for site, calls in seen.items() if calls}
 
   is_moved = run_once(moved, [model], prompt)
   return [site for site in added if is_moved.get(site, False)]
+
+
+def _checked_unreached(
+  model: nnx.Module, edits: Mapping[str, EditLike], prompt: Prompt
+) -> list[str]:
+  """Returns what `_unreached` does; raises UserError for arrays within `nnx.scan`."""
+  try:
+    return _unreached(model, edits, prompt)
+  except (IndexError, ValueError) as error:
+    if isinstance(error, UserError):
+      raise
+    values = jax.eval_shape(lambda: recorded(model, prompt, [*edits])[0])
+    for site, edit in edits.items():
+      has_array = isinstance(edit, Edit) and bool(jax.tree.leaves(nnx.state(edit)))
+      if has_array and not calls_of(values, site):
+        raise UserError(
+          f'the edit at the site {site!r} has an array, and the site is within a '
+          'compiled loop or function; nnx.scan would cut the array into one part for '
+          'each layer, so there an edit must be a function, or have a number'
+        ) from error
+    raise
 
 
 def _unreached(
@@ -521,6 +581,13 @@ def _unreached(
   ]
 
 
+class _Unchanged(Edit):
+  """An edit that returns the value, which may also be a tree of arrays."""
+
+  def change(self, value: Array) -> Array:
+    return value
+
+
 class _Noisy(Edit):
   """An edit that returns NaN, or other integers, at its part if it is chosen."""
 
@@ -529,6 +596,11 @@ class _Noisy(Edit):
     self.edit = nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit)
     # The flag is within a function, since an array would be a leaf of the model.
     self.choose = lambda noise, value: jnp.where(is_chosen, noise, value)
+
+  def __call__(self, value: Any) -> Any:
+    if isinstance(self.edit, _Unchanged):
+      return jax.tree.map(lambda leaf: self.change(jnp.asarray(leaf)), self.tap(value))
+    return super().__call__(value)
 
   def change(self, value: Array) -> Array:
     changed = self.edit.change(value)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from zoo.core.errors import UserError, check_name
+from zoo.core.errors import UserError, check_name, in_one_line, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
@@ -20,9 +20,13 @@ from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import Estimate, estimate, share_of_gap, why_no_share
 from zoo.probing.inside.activations import (
   calls_of,
+  check_is_list,
   checked_module,
   no_value,
+  no_values,
   recorded,
+  site_of,
+  takes,
   wanted_sites,
 )
 from zoo.probing.inside.attribution_patching import (
@@ -31,7 +35,15 @@ from zoo.probing.inside.attribution_patching import (
   first_order_moves,
 )
 from zoo.probing.inside.edits import dead_sites, edited
-from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
+from zoo.probing.inside.nodes import (
+  HEADS,
+  TOKENS,
+  Node,
+  NodeLike,
+  axis_of,
+  node_of,
+  part_of,
+)
 
 # The ways of replacing a value, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
@@ -42,6 +54,8 @@ _AT_ONCE = 16  # One call of the model is vectorised over this many replacements
 # A metric takes predictions `[b, *k]` and the clean prompts, and returns a number for
 # each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
+# What a row of the table is of: a site, or nodes in words, a head and a token.
+_Place: TypeAlias = tuple[str, int | None, int | None]
 # The losses of the clean prompts `[b]`, of the corrupt prompts `[b]`, and after each
 # replacement `[m, b]`.
 _Losses: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -53,10 +67,12 @@ class Effect(NamedTuple):
   It is a row of the table that `effects` returns. The gap is the corrupt loss minus the
   clean loss. It is the same for all values, so that shares can be compared. Standard
   errors are over prompts, and include the error of the gap. A share is None if it was
-  not asked for, or if the 95 % interval of the gap contains 0.
+  not asked for, if the 95 % interval of the gap contains 0, or, without a `metric`, if
+  the corrupt prompts have the lower loss.
 
   Attributes:
-    site: The site of the value.
+    site: The site of the value. For values that were replaced together these are their
+      nodes, with ` + ` between them.
     head: The head that was replaced, from 0. None means all heads, or a value without
       an axis of heads.
     token: The token that was replaced, from 0; in scores and patterns of attention it
@@ -64,7 +80,8 @@ class Effect(NamedTuple):
     recovered: The share of the gap that the clean value recovers in the corrupt
       prompts.
     zero: The share that is lost in the clean prompts with 0 in place of the value.
-    mean: The share that is lost with the mean of the value over prompts.
+    mean: The share that is lost with the mean of the value over prompts. None for
+      integers, which have no mean.
     resample: The share that is lost with the value of the next prompt.
     site_kind: The kind of the tap, one of `zoo.probing.TAP_KINDS`. None means that the
       tap has no kind.
@@ -87,6 +104,7 @@ class _Effects(NamedTuple):
   rows: Rows[Effect]
   method: str = 'patch'
   quantity: str = 'loss'
+  left_out: tuple[str, ...] = ()
 
 
 class Effects(_Effects, Tabular):
@@ -104,6 +122,8 @@ class Effects(_Effects, Tabular):
     method: How they were found, the argument of `effects`. With a method other than
       'patch' they are approximations, whose error the standard errors do not contain.
     quantity: What was measured: 'loss', or 'metric' if `effects` was given one.
+    left_out: The sites that were not named and have no rows although they reach the
+      prediction, since they are within a compiled loop or function, such as `nnx.scan`.
   """
 
   def __str__(self) -> str:
@@ -120,6 +140,11 @@ class Effects(_Effects, Tabular):
     reason = why_no_share(self.gap, is_loss=self.quantity == 'loss')
     if self.rows and reason is not None:
       said += f'There are no shares, since {reason}\n'
+    if self.left_out:
+      said += (
+        'Without rows, since they are within a compiled loop or function: '
+        f'{shown(self.left_out)}\n'
+      )
     return f'{said}{self.rows}'
 
 
@@ -128,7 +153,7 @@ def effects(
   task: Task,
   clean: Prompt,
   corrupt: Prompt,
-  sites: Sequence[str] | None = None,
+  sites: Sequence[NodeLike | Sequence[NodeLike]] | None = None,
   metric: Metric | None = None,
   *,
   kinds: Sequence[str] | None = None,
@@ -170,7 +195,9 @@ def effects(
     corrupt: As many prompts of the same sizes. `task.redraw(key, clean, 'inputs')`
       gives the same features with the labels of another function.
     sites: The sites to replace. None means all that reach the prediction, except those
-      whose values are computed on demand.
+      whose values are computed on demand or are not single arrays. An entry may also be
+      a `Node`, one head or one token, or a list of nodes and sites, whose values are
+      replaced together and have one row. Both need the method 'patch'.
     metric: A function that replaces the loss: it takes predictions and the clean
       prompts, and returns a number for each prompt.
     kinds: The kinds of replacements, some of 'recovered', 'zero', 'mean' and
@@ -194,8 +221,10 @@ def effects(
       if heads are to be replaced one by one, and no site has heads; if the method is
       unknown; if a kind is unknown or the method does not have it; if the metric
       returns anything but a number for each prompt; if the values at a site are
-      integers and the method is not 'patch'; or if the prompts have integers and the
-      method is 'integrated'.
+      integers and the method is not 'patch'; if the prompts have integers and the
+      method is 'integrated'; if nodes are given and the method is not 'patch', or a
+      head or token is unknown; if `metric` does not take predictions and prompts; or if
+      all taps that reach the prediction are within compiled loops or functions.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -219,10 +248,12 @@ def effects(
     take the ends of the steps instead of their midpoints.
   """
   kinds = _checked_kinds(kinds, method)
+  check_takes_prompts(metric)
   clean, corrupt = checked_prompts(clean, corrupt)
   if method == 'integrated':
     _check_real(clean)
-  shapes = _replaceable(model, clean, sites)
+  targets = None if sites is None else _targets(sites, method)
+  shapes, left_out = _replaceable(model, clean, targets)
   taps = {place.site: place.tap for place in places(checked_module(model))}
   axes = {site: taps[site].axes or '' for site in shapes}
   if heads and all(axis_of(of_site, HEADS) is None for of_site in axes.values()):
@@ -230,11 +261,18 @@ def effects(
       f'heads is True, and none of the sites {", ".join(axes)} has heads: the axes of '
       f'its tap lack the letter {" or ".join(HEADS)}'
     )
-  selections = _selections([*axes], axes, shapes, kinds, heads, tokens)
+  if targets is None:
+    targets = [(Node(site),) for site in axes]
+  places_of, selections = _selections(targets, axes, shapes, kinds, heads, tokens)
+  if axes and not places_of:
+    raise UserError(
+      f'the kind is mean, and the values at {shown([*axes])} are integers, which have '
+      'no mean'
+    )
   loss = metric or LossAtQuery(task)
   if method == 'patch':
     clean_loss, corrupt_loss, losses = _patched_losses(
-      model, loss, clean, corrupt, axes, selections
+      model, loss, clean, corrupt, axes, selections, kinds
     )
   else:
     num_steps = NUM_STEPS if method == 'integrated' else None
@@ -242,16 +280,51 @@ def effects(
     clean_loss, corrupt_loss, losses = _first_order_losses(
       model, loss, clean, corrupt, axes, selections, how
     )
-  site_kinds = {site: taps[site].kind for site in shapes}
+  site_kinds = {}
+  for target in targets:
+    of_target = {taps[node.site].kind for node in target}
+    site_kinds[_name_of(target)] = of_target.pop() if len(of_target) == 1 else None
   empty = _why_no_rows(model, has_taps=bool(taps), sites=sites)
   quantity = 'loss' if metric is None else 'metric'
   table = _table(
-    clean_loss, corrupt_loss, losses, selections, [*axes], site_kinds, empty, quantity
+    clean_loss, corrupt_loss, losses, selections, places_of, site_kinds, empty, quantity
   )
-  return table._replace(method=method)
+  return table._replace(method=method, left_out=left_out)
 
 
-def _why_no_rows(model: Predictor, has_taps: bool, sites: Sequence[str] | None) -> str:
+def _targets(
+  sites: Sequence[NodeLike | Sequence[NodeLike]], method: str
+) -> list[tuple[Node, ...]]:
+  """Returns the nodes of each entry, which are replaced together.
+
+  Raises:
+    UserError: If `sites` is not a list; if an entry is empty; if there are nodes, and
+      the method is not 'patch'.
+  """
+  check_is_list(sites)
+  targets: list[tuple[Node, ...]] = []
+  for entry in sites:
+    if isinstance(entry, str | Node):
+      target = (node_of(entry),)
+    else:
+      target = tuple(map(node_of, entry))
+    if not target:
+      raise UserError('an entry of sites is empty; it must have a site or more')
+    if method != 'patch' and not isinstance(entry, str):
+      raise UserError(
+        f'sites has {_name_of(target)!r}, and the method is {method!r}; single heads '
+        "and tokens, and values that are replaced together, need method='patch'"
+      )
+    targets.append(target)
+  return [*dict.fromkeys(targets)]
+
+
+def _name_of(target: Sequence[Node]) -> str:
+  """Returns what stands in the column of sites: one site, or all nodes."""
+  return target[0].site if len(target) == 1 else ' + '.join(map(str, target))
+
+
+def _why_no_rows(model: Predictor, has_taps: bool, sites: Sequence[Any] | None) -> str:
   """Returns what a table without rows says: why nothing was replaced."""
   name = type(model).__name__
   if not has_taps:
@@ -268,6 +341,7 @@ def _patched_losses(
   corrupt: Prompt,
   axes: dict[str, str],
   selections: _Selection,
+  kinds: Sequence[str],
 ) -> _Losses:
   """Returns the losses with each value replaced in turn."""
   sites = [*axes]
@@ -280,7 +354,7 @@ def _patched_losses(
 
     def replaced(selection: _Selection) -> Array:
       return loss(
-        _replaced(models[0], clean, corrupt, values, axes, sites, selection), clean
+        _replaced(models[0], clean, corrupt, values, axes, kinds, selection), clean
       )
 
     losses = jax.lax.map(replaced, selections, batch_size=_AT_ONCE)
@@ -288,7 +362,9 @@ def _patched_losses(
 
   # With a whole number of batches, XLA compiles no second program for the rest.
   whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE
-  padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
+  padded = jax.tree.map(
+    lambda array: np.resize(array, (whole, *array.shape[1:])), selections
+  )
   clean_loss, corrupt_loss, losses = run_once(measured, [model], clean, corrupt, padded)
   return _checked_losses(clean_loss, corrupt_loss, losses, clean)
 
@@ -327,25 +403,26 @@ def _first_order_losses(
   losses = [
     (corrupt_loss if kind == _RECOVERED else clean_loss)
     + moves[KINDS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
-    for kind, site, head, token in zip(*selections, strict=True)
+    for kind, (site,), (head,), (token,) in zip(*selections, strict=True)
   ]
   return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
 
 
 class _Selection(NamedTuple):
-  """One replacement, or an array of them; −1 stands for all heads or all tokens.
+  """One replacement of one or more values together, or an array of replacements.
 
   Attributes:
     kind: The number of the kind in `KINDS`.
-    site: The number of the site in the list of sites.
-    head: The head, or −1.
-    token: The token, or −1.
+    site: The number of the site of each value in the list of sites. −1 fills the places
+      of a replacement of fewer values than another one.
+    head: The head of each value, or −1 for all heads.
+    token: The token of each value, or −1 for all tokens.
   """
 
   kind: Int[Any, '*m']
-  site: Int[Any, '*m']
-  head: Int[Any, '*m']
-  token: Int[Any, '*m']
+  site: Int[Any, '*m g']
+  head: Int[Any, '*m g']
+  token: Int[Any, '*m g']
 
 
 class LossAtQuery:
@@ -430,32 +507,53 @@ def _checked_losses(
 
 
 def _replaceable(
-  model: Predictor, clean: Prompt, sites: Sequence[str] | None
-) -> dict[str, jax.ShapeDtypeStruct]:
+  model: Predictor, clean: Prompt, targets: Sequence[Sequence[Node]] | None
+) -> tuple[dict[str, jax.ShapeDtypeStruct], tuple[str, ...]]:
   """Returns the sites whose values are to be replaced, with the shapes of these values.
 
   The shape of a site that a model calls several times is the shape of its value in the
-  first call. If `sites` is None, these are all sites that reach the prediction.
+  first call. If `targets` is None, these are all sites that reach the prediction. The
+  sites behind them reach it, too, and have values that cannot be recorded.
 
   Raises:
     UserError: If the value of a site cannot be replaced.
   """
+  sites = None
+  if targets is not None:
+    sites = [*dict.fromkeys(node.site for target in targets for node in target)]
   wanted = wanted_sites(model, sites)
   shapes = jax.eval_shape(lambda: recorded(model, clean, wanted)[0])
   # Four prompts are enough to see which sites reach the prediction.
   dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean), wanted)
+  seen = {site_of(name, wanted) for name in shapes}
+  hidden = tuple(site for site in wanted if site not in seen and site not in dead)
   if sites is None:
     wanted = [site for site in wanted if site not in dead and site in shapes]
+    if hidden and not wanted:
+      raise UserError(no_values(hidden))
   axes = {place.site: place.tap.axes for place in places(checked_module(model))}
   for site in wanted:
-    if site not in shapes:
+    if site not in seen:
       raise UserError(no_value(site))
+    if site not in shapes:
+      raise UserError(
+        f'the value at the site {site!r} is a tree of arrays; an edit needs an array'
+      )
     if site in dead:
       raise UserError(f'the site {site!r} does not reach the prediction')
     letters = axes[site]
     if letters is not None and letters.split(' ')[:1] != ['b']:
       raise UserError(f'the axes of the site {site!r} are {letters!r}; b must be first')
-  return {site: shapes[site] for site in wanted}
+  return {site: shapes[site] for site in wanted}, hidden if sites is None else ()
+
+
+def check_takes_prompts(metric: Metric | None) -> None:
+  """Raises UserError for a metric that cannot be called with two arguments."""
+  if metric is not None and not takes(metric, 2):
+    raise UserError(
+      f'the metric is {in_one_line(repr(metric), 80)}; a metric takes the predictions '
+      'and the clean prompts'
+    )
 
 
 def check_metric(values: Array, num_prompts: int) -> None:
@@ -468,27 +566,83 @@ def check_metric(values: Array, num_prompts: int) -> None:
 
 
 def _selections(
-  sites: Sequence[str],
+  targets: Sequence[Sequence[Node]],
   axes: dict[str, str],
   shapes: Mapping[str, Any],
   kinds: Sequence[str],
   heads: bool,
   tokens: bool,
-) -> _Selection:
-  """Returns all replacements, one kind after another, as arrays on the host."""
+) -> tuple[list[_Place], _Selection]:
+  """Returns what all replacements are of, and these as arrays on the host.
 
-  def numbers(site: str, letters: Sequence[str], wanted: bool) -> Sequence[int]:
-    axis = axis_of(axes[site], letters)
-    return range(shapes[site].shape[axis]) if wanted and axis is not None else [-1]
-
-  rows = [
-    (kind, i, head, token)
-    for kind in map(KINDS.index, kinds)
-    for i, site in enumerate(sites)
-    for head in numbers(site, HEADS, heads)
-    for token in numbers(site, TOKENS, tokens)
+  They are in the order of the kinds. Integers have no mean.
+  """
+  numbers = {site: i for i, site in enumerate(axes)}
+  parts = [
+    part
+    for target in targets
+    for part in _parts_of(target, axes, shapes, heads, tokens)
   ]
-  return _Selection(*np.array(rows, np.int32).reshape(-1, 4).T)
+  most = max((len(nodes) for _, nodes in parts), default=1)
+  places_of, kinds_of, rows = [], [], []
+  for kind in kinds:
+    for place, nodes in parts:
+      dtypes = [shapes[node.site].dtype for node in nodes]
+      if kind == 'mean' and not all(jnp.issubdtype(of, jnp.inexact) for of in dtypes):
+        continue
+      row = [
+        (
+          numbers[node.site],
+          -1 if node.head is None else node.head,
+          -1 if node.token is None else node.token,
+        )
+        for node in nodes
+      ]
+      places_of.append(place)
+      kinds_of.append(KINDS.index(kind))
+      rows.append(row + [(-1, -1, -1)] * (most - len(row)))
+  members = np.array(rows, np.int32).reshape(-1, most, 3)
+  return places_of, _Selection(
+    np.array(kinds_of, np.int32), *np.moveaxis(members, -1, 0)
+  )
+
+
+def _parts_of(
+  target: Sequence[Node],
+  axes: dict[str, str],
+  shapes: Mapping[str, Any],
+  heads: bool,
+  tokens: bool,
+) -> list[tuple[_Place, list[Node]]]:
+  """Returns the rows of a target, each with the nodes that are replaced in it.
+
+  These are all heads and tokens of a whole site, if they are replaced one by one.
+
+  Raises:
+    UserError: If a head or a token is unknown.
+  """
+  nodes = []
+  for node in target:
+    shape = shapes[node.site].shape
+    part_of(node, axes[node.site] or None, shape)  # It checks the head and the token.
+    axis = axis_of(axes[node.site], TOKENS)
+    if node.token is not None and axis is not None:
+      node = node._replace(token=node.token % shape[axis])
+    nodes.append(node)
+  if len(nodes) > 1:
+    return [((_name_of(target), None, None), nodes)]
+  (node,) = nodes
+  shape, letters = shapes[node.site].shape, axes[node.site]
+
+  def numbers(own: int | None, known: Sequence[str], wanted: bool) -> Sequence[Any]:
+    axis = axis_of(letters, known)
+    return range(shape[axis]) if wanted and own is None and axis is not None else [own]
+
+  return [
+    ((node.site, head, token), [Node(node.site, head, token)])
+    for head in numbers(node.head, HEADS, heads)
+    for token in numbers(node.token, TOKENS, tokens)
+  ]
 
 
 def _replaced(
@@ -497,7 +651,7 @@ def _replaced(
   corrupt: Prompt,
   values: dict[str, Array],
   axes: dict[str, str],
-  sites: Sequence[str],
+  kinds: Sequence[str],
   selection: _Selection,
 ) -> Array:
   """Returns the predictions with one value replaced.
@@ -514,25 +668,34 @@ def _replaced(
 
     def replace(value: Array) -> Array:
       own = next(calls)
-      ablated = [ABLATED[kind](own) for kind in KINDS[1:]]
+      has_mean = jnp.issubdtype(own.dtype, jnp.inexact)
+      ablated = [
+        ABLATED[kind](own) if kind in kinds and (has_mean or kind != 'mean') else own
+        for kind in KINDS[1:]
+      ]
       new = jax.lax.select_n(selection.kind, own, *ablated)
       return jnp.where(_mask(selection, i, axes[site], value), new, value)
 
     return replace
 
-  edits = {site: replacements(i, site) for i, site in enumerate(sites)}
+  edits = {site: replacements(i, site) for i, site in enumerate(axes)}
   return edited(model, edits)(prompt)
 
 
 def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
   """Returns which entries of the value at the site i are replaced."""
-  mask = jnp.broadcast_to(selection.site == i, value.shape)
   names = axes.split() if axes else []
-  for axis, name in enumerate(names):
-    for letters, number in ((HEADS, selection.head), (TOKENS, selection.token)):
-      if name in letters:
-        numbers = jax.lax.broadcasted_iota(number.dtype, value.shape, axis)
-        mask &= (number < 0) | (numbers == number)
+  mask = jnp.zeros(value.shape, bool)
+  for site, head, token in zip(
+    selection.site, selection.head, selection.token, strict=True
+  ):
+    part = jnp.broadcast_to(site == i, value.shape)
+    for axis, name in enumerate(names):
+      for letters, number in ((HEADS, head), (TOKENS, token)):
+        if name in letters:
+          numbers = jax.lax.broadcasted_iota(number.dtype, value.shape, axis)
+          part &= (number < 0) | (numbers == number)
+    mask |= part
   return mask
 
 
@@ -541,19 +704,17 @@ def _table(
   corrupt_loss: Float[np.ndarray, ' b'],
   losses: Float[np.ndarray, 'm b'],
   selections: _Selection,
-  sites: Sequence[str],
+  places_of: Sequence[_Place],
   site_kinds: Mapping[str, str | None],
   empty: str,
   quantity: str,
 ) -> Effects:
   gap = corrupt_loss - clean_loss
   unknown = dict.fromkeys(KINDS)
-  rows: dict[tuple[str, int | None, int | None], dict[str, Estimate | None]] = {}
+  rows: dict[_Place, dict[str, Estimate | None]] = {}
   # `_patched_losses` repeats selections to fill its last batch. The losses of these
   # repetitions stand at the end, and are left out.
-  for kind, site, head, token, loss in zip(*selections, losses, strict=False):
-    head, token = (None if i < 0 else int(i) for i in (head, token))
-    place = str(sites[site]), head, token
+  for kind, place, loss in zip(selections.kind, places_of, losses, strict=False):
     moved = corrupt_loss - loss if kind == _RECOVERED else loss - clean_loss
     share = share_of_gap(
       moved,

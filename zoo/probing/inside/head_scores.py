@@ -14,7 +14,7 @@ from zoo.core.protocols import Predictor
 from zoo.measure.rows import Rows
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples
-from zoo.probing.inside.activations import attention_maps, capture
+from zoo.probing.inside.activations import attention_maps, capture, sites_of_kind
 from zoo.probing.inside.attribution import attribution
 
 _NO_ATTENTION = 'the head attends to nothing'
@@ -84,8 +84,9 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
     `reasons` says why.
 
   Raises:
-    UserError: If the model is not an NNX module, or has no site `embed`, the embedded
-      tokens.
+    UserError: If the model is not an NNX module; if it has no tap of the kind `embed`,
+      the embedded tokens; or if a tap of the kind `pattern` has other axes than those
+      of `attention_maps`.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -120,7 +121,7 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
         'induction': _share(sizes[:, head], induction, False),
         'label_correlation': correlations
         if isinstance(correlations, str)
-        else correlations.get((layer, head), 'the layer has no tap of the kind heads'),
+        else correlations[layer, head],
       }
       values = {
         name: None if isinstance(score, str) else score for name, score in found.items()
@@ -149,12 +150,14 @@ def _label_correlations(
   labels = np.where(holds_label[None, :, None], tokens[..., d : d + k], 0)
   correlations: dict[tuple[str, int], float | str] = {}
   for layer, attention in maps.items():
-    name, _, call = layer.partition('@')
-    site = f'{name}.mixer.heads' + (f'@{call}' if call else '')
-    if site not in added:
-      continue
+    site = _site_of_heads(model, layer)
     attended = np.asarray(attention[:, :, -1], np.float64) @ labels
-    parts = np.asarray(added[site], np.float64).reshape(attended.shape)
+    parts = None if site is None else added.get(site)
+    if parts is None or parts.size != attended.size:
+      reason = 'the layer has no tap of the kind heads with an axis h'
+      correlations |= {(layer, head): reason for head in range(attended.shape[1])}
+      continue
+    parts = np.asarray(parts, np.float64).reshape(attended.shape)
     for head in range(attended.shape[1]):
       added_by = _about_means(parts[:, head])
       seen = _about_means(attended[:, head])
@@ -164,6 +167,14 @@ def _label_correlations(
         what = 'attended labels' if added_by.std() > 0 else 'contributions of the head'
         correlations[layer, head] = f'the {what} do not vary'
   return correlations
+
+
+def _site_of_heads(model: Predictor, layer: str) -> str | None:
+  """Returns the name of the value of the kind heads in a layer, if there is one."""
+  name, at, call = layer.partition('@')
+  of_layer = f'{name}.' if name else ''
+  sites = [site for site in sites_of_kind(model, 'heads') if site.startswith(of_layer)]
+  return f'{sites[0]}{at}{call}' if len(sites) == 1 else None
 
 
 def _about_means(values: Float[np.ndarray, 'b k']) -> Float[np.ndarray, ' bk']:
@@ -197,8 +208,14 @@ def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
 
 
 def _embedded(model: Predictor, prompt: Prompt) -> Array:
-  """Returns the tokens; raises UserError for a model without the site `embed`."""
-  return capture(model, prompt, ['embed'])['embed']
+  """Returns the tokens; raises UserError for a model without the kind `embed`."""
+  sites = sites_of_kind(model, 'embed')
+  if not sites:
+    raise UserError(
+      f'{type(model).__name__} has no tap of the kind embed: head_scores compares the '
+      'tokens that are its value'
+    )
+  return capture(model, prompt, sites[:1])[sites[0]]
 
 
 def _earlier(

@@ -30,10 +30,10 @@ from zoo.measure.statistics import (
   welch_p_value,
 )
 from zoo.probing.inside.activations import (
-  calls_of,
   checked_module,
   no_value,
   recorded,
+  site_of,
   wanted_sites,
 )
 
@@ -162,13 +162,11 @@ def probe_latents(
 
   def rows_of(of: Predictor) -> dict[str, Float[np.ndarray, 'b _']]:
     values = run_once(values_of, [of], prompt_alone)
+    seen = {name: site_of(name, chosen) for name in values}
     for site in chosen:
-      if sites is not None and not calls_of(values, site):
+      if sites is not None and site not in seen.values():
         raise UserError(no_value(site))
-    return {
-      name: _rows(values[name], axes[name.partition('@')[0]])
-      for name in in_order(values)
-    }
+    return {name: _rows(values[name], axes[seen[name]]) for name in in_order(values)}
 
   for other in untrained:
     wanted_sites(other, chosen)
@@ -256,7 +254,9 @@ def _weights(predictor: Predictor) -> Target:
 def _rows(value: Array, axes: str) -> Float[np.ndarray, 'b m']:
   """Returns the entries of each prompt, at the last token where there are tokens."""
   array = np.asarray(value, np.float64)
-  for axis, name in enumerate(axes.split()):
+  letters = axes.split()
+  # An array in a tree may lack axes that the tap of the tree has.
+  for axis, name in enumerate(letters if len(letters) == array.ndim else ()):
     if name in ('n', 'q'):
       array = np.take(array, -1, axis=axis)
       break

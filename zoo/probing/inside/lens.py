@@ -18,6 +18,8 @@ from zoo.core.protocols import Layered, Predictor, Task
 from zoo.core.tables import Z_95
 from zoo.measure.curves import summarise
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
+from zoo.measure.rows import Rows, Tabular
+from zoo.measure.statistics import Estimate
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -26,7 +28,7 @@ _BATCH_SIZE = 512
 class LayerCurve(NamedTuple):
   """The loss at the query by the number of layers before the readout.
 
-  `lens` returns two of them, as the fields of a `Lens`.
+  The result of `lens` has two of them, `own` and `fitted`.
 
   Attributes:
     num_layers: The numbers of layers, 0, 1, ….
@@ -46,10 +48,33 @@ class LayerCurve(NamedTuple):
     return Z_95 * self.standard_error
 
 
-class Lens(NamedTuple):
+class LayerLoss(NamedTuple):
+  """The loss of what can be read after some layers.
+
+  It is a row of the table that `lens` returns.
+
+  Attributes:
+    num_layers: The number of layers before the readout, from 0.
+    own: The loss with the model's own readout.
+    fitted: The loss with a fitted linear map. None if the loss of the task is not the
+      squared error.
+  """
+
+  num_layers: int
+  own: Estimate
+  fitted: Estimate | None
+
+
+class _Lens(NamedTuple):
+  own: LayerCurve
+  fitted: LayerCurve | None
+
+
+class Lens(_Lens, Tabular):
   """Losses at the query, of predictions read before the first layer and after each one.
 
-  `lens` returns it.
+  `lens` returns it. It prints as a table. `records` returns the rows as dictionaries,
+  `to_frame` as a data frame of pandas, and `to_csv` writes them to a file.
 
   Attributes:
     own: The loss with the model's own readout, which is the logit lens.
@@ -58,8 +83,16 @@ class Lens(NamedTuple):
       the squared error.
   """
 
-  own: LayerCurve
-  fitted: LayerCurve | None
+  @property
+  def rows(self) -> Rows[LayerLoss]:
+    """The losses by the number of layers."""
+    losses = [
+      [None] * len(self.own.mean)
+      if curve is None
+      else [*map(Estimate, curve.mean.tolist(), curve.standard_error.tolist())]
+      for curve in self
+    ]
+    return Rows(map(LayerLoss, self.own.num_layers.tolist(), *losses))
 
 
 def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -> Lens:

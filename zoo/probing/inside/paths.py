@@ -28,6 +28,7 @@ from zoo.probing.inside.effects import (
   LossAtQuery,
   Metric,
   check_metric,
+  check_takes_prompts,
   checked_prompts,
 )
 from zoo.probing.inside.nodes import Node, NodeLike, Part, node_of, part_of, put_part
@@ -58,15 +59,18 @@ def path_effect(
   They keep their corrupt values, except for an output that contains the sender: if the
   sender is a head, the output of its mixer carries the new value of the head. An output
   contains the sender if it changes with the sender while the residual stream is held
-  fixed.
+  fixed, at all taps of the kinds `embed`, `stream` and `added`. A sender before the
+  stream, such as `guess`, is in none of these outputs.
 
   - Quantity: (E L(corrupt) − E L(corrupt; receiver ← r)) / (E L(corrupt) − E L(clean)),
     where r is the value that the receiver has in the corrupt prompts if the sender has
     its clean value and all other outputs keep theirs, and E is over pairs of prompts.
-  - Null: 0, if the receiver ignores what the sender adds to the stream.
+  - Null: 0, if the prediction does not change with what the receiver gets of the
+    sender. If the receiver gets nothing, there is an error in place of a share.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
-  - Denominator: the gap between corrupt and clean loss. The share is None if its 95 %
-    interval contains 0.
+  - Denominator: the gap E L(corrupt) − E L(clean). The share is None if the 95 %
+    interval of the gap contains 0 or, without a `metric`, if the corrupt prompts have
+    the lower loss.
 
   Args:
     model: A model with taps.
@@ -86,8 +90,11 @@ def path_effect(
   Raises:
     UserError: If a site, head or token is unknown; if the model has no tap of the kind
       `added`; if the receiver does not depend on the sender by this path, or does not
-      reach the prediction; if the prompts have different sizes, or there is one prompt
-      alone.
+      reach the prediction; if the value at an end has integers; if the prompts have
+      different sizes, or there is one prompt alone; if `metric` does not take
+      predictions and prompts. A value depends on another one if it becomes NaN with it,
+      and also changes if normal noise is added to it. So the values at earlier tokens
+      do not depend on those at later ones if attention is causal.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -106,6 +113,7 @@ def path_effect(
   """
   sender, receiver = node_of(sender), node_of(receiver)
   wanted_sites(model, [sender.site, receiver.site])
+  check_takes_prompts(metric)
   clean, corrupt = checked_prompts(clean, corrupt)
   added = sites_of_kind(model, 'added')
   if not added:
@@ -139,14 +147,17 @@ def path_effect(
     patched = edited(model, {receiver.site: from_path})(corrupt)
     losses = [loss(answer, clean) for answer in (prediction, without, patched)]
 
-    # NaN goes wherever a value is used: from the sender to the receiver by this path,
-    # and from the receiver to the prediction.
-    spoilt_sender = _with_nan(sent_part)
-    on_path = edited(model, put_back(values, frozen) | {sender.site: spoilt_sender})
-    reached, _ = recorded(on_path, corrupt, [receiver.site])
-    is_reached = _any_nan([value[received_part] for value in reached.values()])
-    spoilt = edited(model, {receiver.site: _with_nan(received_part)})(corrupt)
-    return is_reached, _any_nan([spoilt]), *losses
+    def received_with(edit: Callable[[Array], Array]) -> list[Array]:
+      on_path = edited(model, put_back(values, frozen) | {sender.site: edit})
+      received, _ = recorded(on_path, corrupt, [receiver.site])
+      return [value[received_part] for value in received.values()]
+
+    def predicted_with(edit: Callable[[Array], Array]) -> list[Array]:
+      return [edited(model, {receiver.site: edit})(corrupt)]
+
+    is_reached = _depends(received_with, sent_part)
+    goes_on = _depends(predicted_with, received_part)
+    return is_reached, goes_on, *losses
 
   is_reached, goes_on, *arrays = run_once(measured, [model], clean, corrupt)
   if not is_reached:
@@ -174,14 +185,38 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
   for site in sites:
     if site not in shapes:
       raise UserError(no_value(site))
+    if not jnp.issubdtype(shapes[site].dtype, jnp.inexact):
+      raise UserError(
+        f'the value at the site {site!r} is {shapes[site].dtype}; the ends of a path '
+        'must have numbers with a fraction'
+      )
   return [part_of(node, axes[node.site], shapes[node.site].shape) for node in nodes]
 
 
-def _any_nan(values: Sequence[Array]) -> Bool[Array, '']:
-  """Returns whether NaN is in any of the values."""
-  return jnp.any(jnp.stack([jnp.any(jnp.isnan(value)) for value in values]))
+def _depends(
+  results_with: Callable[[Callable[[Array], Array]], list[Array]], part: Part
+) -> Bool[Array, '']:
+  """Returns whether results depend on a part of a value.
 
+  NaN goes wherever a value is used, but also through a mask, since 0 · NaN is NaN.
+  Therefore the results must also change with normal noise.
 
-def _with_nan(part: Part) -> Callable[[Array], Array]:
-  """Returns an edit that sets a part to NaN."""
-  return lambda value: value.at[part].set(jnp.nan)
+  Args:
+    results_with: A function that returns the results if an edit changes the value.
+    part: The part.
+  """
+
+  def with_noise(kind: Array) -> list[Array]:
+    def edit(value: Array) -> Array:
+      old = value[part]
+      noisy = old + jax.random.normal(jax.random.key(0), old.shape, old.dtype)
+      new = jax.lax.select_n(kind, old, noisy, jnp.full_like(old, jnp.nan))
+      return value.at[part].set(new)
+
+    return results_with(edit)
+
+  # One program computes all three, so that equal results are equal to the last bit.
+  results = jax.lax.map(with_noise, jnp.arange(3))
+  moves = [jnp.any(before != noisy) for before, noisy, _ in results]
+  spoilt = [jnp.any(jnp.isnan(nan)) for *_, nan in results]
+  return jnp.any(jnp.stack(moves)) & jnp.any(jnp.stack(spoilt))
