@@ -187,6 +187,8 @@ OPTIONS: dict[str, Any] = {
   'negative_eigenvalues': _NO_TRUTH,
   'num_householder': (0, 65, *_NO_INTEGER),
   'num_levels': (1, 32, *_NO_INTEGER),
+  'causal': _NO_TRUTH,
+  'rotary': _NO_TRUTH,
 }
 _ENDS = {'s4d': {'state_size': (1, 3, 10**6 + 2)}, 'mamba3': {'state_size': (3,)}}
 
@@ -195,7 +197,7 @@ _ENDS = {'s4d': {'state_size': (1, 3, 10**6 + 2)}, 'mamba3': {'state_size': (3,)
 def test_a_mixer_refuses_what_is_beyond_the_range_of_an_option(name, unchecked):
   slot = Slot(8, 2)
   options = registry.parameters(registry.MIXERS[name]).keys()
-  for option in options - {'slot', 'causal', 'rotary', 'rngs'}:
+  for option in options - {'slot', 'rngs'}:
     for content in (*OPTIONS[option], *_ENDS.get(name, {}).get(option, ())):
       arguments: Any = {option: content, 'rngs': nnx.Rngs(0)}
       with refuses(option):

@@ -125,6 +125,42 @@ class _Mean(zoo.mixers.Mixer):
     return shown, (total[:1] if self.wrong == 'state' else total, count)
 
 
+class _Looks(SoftmaxAttention):
+  """Attention whose outputs, or whose weights, are wrong after some tokens or late."""
+
+  def __init__(self, slot, wrong='no', *, rngs):
+    super().__init__(slot, rngs=rngs)
+    self.wrong = wrong
+
+  def __call__(self, tokens):
+    if self.wrong == 'ahead':
+      return super().__call__(jnp.roll(tokens, -1, axis=1))
+    return super().__call__(tokens)
+
+  def outputs_at(self, tokens, at):
+    return self(tokens)[:, at]
+
+  def attention(self, tokens):
+    weights = super().attention(tokens)
+    if self.wrong == 'shape':
+      return weights[:, 0]
+    if self.wrong == 'nan':
+      return weights * jnp.nan
+    return jnp.ones_like(weights) if self.wrong == 'pattern' else weights
+
+
+class _Late(_Mean):
+  """Its steps go wrong after 16 tokens, or with an option."""
+
+  def __init__(self, slot, limit=16, *, rngs):
+    super().__init__(slot, rngs=rngs)
+    self.limit = limit
+
+  def step(self, token, state):
+    output, state = super().step(token, state)
+    return jnp.where(state[1] > self.limit, 2 * output, output), state
+
+
 class _Model(Linear):
   def __init__(self, num_features, *, rngs):
     super().__init__(num_features, rngs=rngs)
@@ -266,6 +302,39 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
     zoo.check_model(_transformer('own', options), Least())
 
 
+@pytest.mark.parametrize(
+  ('wrong', 'said'),
+  [
+    ('ahead', "_Looks(tokens) of the mixer 'own' changes with later tokens"),
+    (
+      'pattern',
+      "_Looks.attention(tokens) of the mixer 'own' is not 0 for later tokens",
+    ),
+    ('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (2, 9, 9)"),
+    ('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
+  ],
+)
+def test_a_mixer_that_calls_itself_causal_is(wrong, said, unchecked):
+  zoo.register_mixer('own')(_Looks)
+  with refuses(said):
+    check_mixers(_transformer('own', {'wrong': wrong}))
+
+
+def test_each_mixer_with_other_options_is_called_on_more_tokens_than_a_chunk():
+  def right(slot, rngs):
+    return _Late(slot, 100, rngs=rngs)
+
+  arguments = {**_SMALL, 'num_layers': 2}
+  for mixer in ([right, _Late], [_Late, right]):
+    model = built(
+      lambda mixer=mixer: zoo.models.Transformer(
+        3, 10, mixer=mixer, **arguments, rngs=nnx.Rngs(0)
+      )
+    )
+    with refuses('_Late.step differs from _Late(tokens)'):
+      check_mixers(model)
+
+
 def _wrong_in_steps(name: str, path: str, factor: float) -> type:
   """A shipped mixer whose `step` alone multiplies a weight by a factor."""
   cls: Any = zoo.core.registry.MIXERS[name]
@@ -309,7 +378,7 @@ def test_the_methods_of_each_shipped_mixer_agree(name):
 @pytest.mark.slow
 def test_a_mixer_of_another_width_is_refused(unchecked):
   zoo.register_mixer('own')(_Wide)
-  with refuses("_Wide(tokens) of the mixer 'own' has the shape (2, 5, 16)"):
+  with refuses("_Wide(tokens) of the mixer 'own' has the shape (2, 9, 16)"):
     begin(_with_mixer('own'))
 
 

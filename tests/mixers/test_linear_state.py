@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.compare import assert_close
+from tests.compare import assert_close, refuses
 from tests.marks import mostly_full, mostly_slow
 from tests.mixers.drawn import EXACT
 from tests.mixers.reference.parts import sigmoid, softplus, unit
 from tests.mixers.reference.recurrence import recurrence
 from tests.traced import equations
 from zoo.mixers.recurrence import Inputs, chunkwise, scan
+from zoo.mixers.recurrence import recurrence as run_recurrence
 
 _B, _N, _H, _K, _V = 2, 21, 2, 4, 3  # two chunks of 16, the last one padded
 # The size of a decay, whether β is given, what is erased: with the key where it was
@@ -161,3 +162,44 @@ def test_sums_have_at_most_six_axes_with_models_side_by_side(kind):
     if equation.primitive.name in ('reduce_sum', 'dot_general')
   ]
   assert 4 <= max(summed) <= 6
+
+
+@pytest.mark.parametrize('kind', mostly_slow(['vector_delta'], ['number', 'elsewhere']))
+def test_a_reset_in_a_chunk_is_the_same_in_both_forms(kind):
+  """At a log decay of −∞ the state is forgotten, and gradients stay finite."""
+  inputs, state = _inputs(kind, 'float32'), _state('float32')
+  assert inputs.log_decay is not None
+  decay = np.array(inputs.log_decay)
+  decay[:, [0, 3, 4, 17]] = -np.inf
+  inputs = inputs._replace(log_decay=jnp.asarray(decay))
+  if kind == 'vector_delta':  # What is read after a reset is 0.
+    erase = np.where(np.isinf(decay), 0, np.asarray(inputs.erase))
+    inputs = inputs._replace(erase=jnp.asarray(erase))
+
+  def loss(form, inputs):
+    outputs, last = form(inputs, state)
+    return jnp.square(outputs).sum() + jnp.square(last).sum(), (outputs, last)
+
+  runs = [jax.grad(functools.partial(loss, f), has_aux=True) for f in (scan, chunkwise)]
+  (expected, wanted), (gradient, given) = (jax.jit(run)(inputs) for run in runs)
+  # After a reset a sum of log decays is about −80, with roundings of 4e-6.
+  for array, other in zip(given, wanted, strict=True):
+    assert_close(array, other, 1e-4)
+  for array, other in zip(*map(jax.tree.leaves, (gradient, expected)), strict=True):
+    assert_close(array, other, 1e-3)
+
+
+@pytest.mark.parametrize(
+  ('field', 'change', 'said'),
+  [
+    ('log_decay', lambda g: g[..., 0], 'must be (2, 21, 2, 4) or (2, 21, 2, 1)'),
+    ('write', lambda beta: beta[..., None], 'must be (2, 21, 2), because'),
+    ('key', lambda key: key[..., :-1], 'must be (2, 21, 2, 4), because'),
+    ('query', lambda query: None, 'Inputs.query has the shape None'),
+  ],
+)
+def test_a_field_of_another_shape_is_named(field, change, said, unchecked):
+  inputs, state = _inputs('number', 'float32'), _state('float32')
+  wrong = inputs._replace(**{field: change(getattr(inputs, field))})
+  with refuses(f'Inputs.{field} has the shape', said):
+    run_recurrence(wrong, state)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -14,6 +16,7 @@ from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import C, D
 from tests.settings import isotropic
+from tests.traced import carried
 from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
@@ -118,3 +121,18 @@ def test_without_theory_it_is_trained_on_samples():
   config.objective.name = 'exact'
   with refuses("objective.name is 'exact'", 'Sinusoid'):
     validate(config)
+
+
+def test_in_bfloat16_it_keeps_its_weights_in_float32():
+  """Those that it updates, forward and backward."""
+  model: Any = drawn(lambda: _model('gated_delta'), dtype='bfloat16')
+  graph, weights, rest = nnx.split(model, nnx.Param, ...)
+  prompt = jax.tree.map(lambda leaf: jnp.asarray(leaf, 'bfloat16'), bodies.prompt())
+
+  def loss(weights):
+    predictions = nnx.merge(graph, weights, rest).predictions(prompt)
+    assert predictions.dtype == jnp.bfloat16
+    return jnp.square(predictions).sum()
+
+  program = jax.make_jaxpr(jax.grad(loss))(weights)
+  assert {*carried(program.jaxpr)} <= {'float32', 'int32'}

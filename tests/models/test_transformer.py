@@ -271,6 +271,13 @@ class _Forgetting(zoo.mixers.HeadState):
     return zoo.mixers.Inputs(query, key, value, log_decay), past
 
 
+class _OverASet(zoo.mixers.ReLUAttention):
+  """Attention that is never causal."""
+
+  def __init__(self, slot, *, rngs):
+    super().__init__(slot, causal=False, rngs=rngs)
+
+
 def test_a_mixer_is_given_by_its_name_its_class_or_a_function():
   def delta(slot, rngs, negative_eigenvalues=False):
     return zoo.mixers.Delta(slot, negative_eigenvalues, rngs=rngs)
@@ -311,6 +318,14 @@ def test_a_recurrence_of_ones_own_has_all_forms():
     ({'mixer_options': {'kernel': 3}}, ['option of the mixer softmax', "'kernel'"]),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),
     ({'tokens': 'shifted', 'causal': False}, ["is 'shifted'", "tokens = 'joint'"]),
+    (
+      {'feed_forward': 'none', 'hidden_features': 3},
+      ["hidden_features is 3; it must be None, since feed_forward is 'none'"],
+    ),
+    (
+      {'mixer': _OverASet},
+      ["causal is True; the mixer '_OverASet' sets self.causal to False"],
+    ),
   ],
   ids=str,
 )

@@ -90,7 +90,7 @@ class _Attention(Mixer):
     """Returns the weights before normalisation, and the divisor for each query.
 
     Args:
-      scores: `q·k / √s`, query by key.
+      scores: `q·k / √s`, query by key, in float32 or more precise.
       tokens: All tokens of the mixer.
       at: The tokens to which the queries belong.
     """
@@ -101,11 +101,11 @@ class _Attention(Mixer):
     value = jnp.swapaxes(value, 1, 2)
     if self.shortcuts:
       # Dividing the outputs is cheaper than dividing the weights, a larger array.
-      outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
+      outputs = _read(weights, value) / totals
     else:
-      pattern = self.pattern_tap(weights / totals)
-      outputs = jnp.einsum('bhqk,bhks->bhqs', pattern, value)
-    return self.out(merge_heads(self.heads_tap(jnp.swapaxes(outputs, 1, 2))))
+      outputs = _read(self.pattern_tap(weights / totals), value)
+    outputs = jnp.swapaxes(outputs, 1, 2).astype(value.dtype)
+    return self.out(merge_heads(self.heads_tap(outputs)))
 
   def _weigh(self, tokens: Tokens, at: slice) -> tuple[Scores, Float[Array, '*b t 1']]:
     query = split_heads(self.query(tokens[:, at]), self.num_heads)
@@ -116,9 +116,27 @@ class _Attention(Mixer):
     query, key = self.query_tap(query), self.key_tap(key)
     # With the heads' axis after the tokens', XLA:CPU would transpose the scores.
     query, key = jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2)
-    query /= query.shape[-1] ** 0.5
-    scores = jnp.einsum('bhqs,bhks->bhqk', query, key)
-    return self.weigh(scores, tokens, at)
+    return self.weigh(_scores(query, key), tokens, at)
+
+
+def _scores(query: Float[Array, 'b h t s'], key: Float[Array, 'b h n s']) -> Scores:
+  """Returns `q·k / √s`, query by key, in float32 or more precise."""
+  query /= query.shape[-1] ** 0.5
+  return _wide_einsum('bhqs,bhks->bhqk', query, key)
+
+
+def _read(weights: Scores, value: Float[Array, 'b h n s']) -> Float[Array, 'b h t s']:
+  """Returns the weighted sums of the values, in float32 or more precise."""
+  return _wide_einsum('bhqk,bhks->bhqs', weights.astype(value.dtype), value)
+
+
+def _wide_einsum(formula: str, first: Array, second: Array) -> Array:
+  """Returns a sum of products that `widen` would not change.
+
+  The factors may be less precise than float32; the products are then added up in it.
+  """
+  wide = np.promote_types(first.dtype, 'float32')
+  return jnp.einsum(formula, first, second, preferred_element_type=wide)
 
 
 # The softmax of jax.nn.dot_product_attention is in float32 even for float64 inputs, so
@@ -142,6 +160,7 @@ class SoftmaxAttention(_Attention):
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
     causal: Whether a token sees only itself and the tokens before it; True by default.
+      If False, it sees the context and itself.
     rotary: Whether queries and keys are rotated by their positions (arXiv 2104.09864);
       False by default. The heads then need an even number of features.
     rngs: Random keys of the initial weights.
@@ -189,13 +208,12 @@ class SoftmaxAttention(_Attention):
         (self.value, self.value_tap, keys),
       )
     )
-    query /= query.shape[-1] ** 0.5
-    scores = self.scores_tap(jnp.einsum('bhqs,bhks->bhqk', query, key))
+    scores = self.scores_tap(_scores(query, key))
     scores = jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min)
     pattern = self.pattern_tap(jax.nn.softmax(scores))
     # If no token is seen, the softmax is uniform, and the values must be 0.
     value = jnp.where(seen[:, None, :, None], value, 0)
-    heads = jnp.swapaxes(jnp.einsum('bhqk,bhks->bhqs', pattern, value), 1, 2)
+    heads = jnp.swapaxes(_read(pattern, value), 1, 2).astype(value.dtype)
     return self.out(merge_heads(self.heads_tap(heads)))
 
 
@@ -214,6 +232,10 @@ class ForgettingAttention(_Attention):
 
   Differences from the paper: this is its attention alone. The output gate, the norms
   and the shifts of keys and values of the authors' "Pro" block are left out.
+
+  Limit: Γ is a sum over the whole sequence in float32, and its roundings grow with it.
+  If strong and weak gates are mixed, the weight of the previous token is off by up to
+  0.06 % at 512 tokens and up to 0.6 % at 4096.
 
   The NumPy loop that defines it is `tests/mixers/reference/fox.py`.
 
@@ -273,13 +295,16 @@ class ReLUAttention(_Attention):
   `causal`, and otherwise over the n_t tokens of the context, which are all but the
   last. There is no recurrent state.
 
-  Differences from the paper: it has neither the factor 1/√s nor biases.
+  Differences from the paper: the paper has no factor 1/√s and no biases. Over a set,
+  the paper's query is also a key and counts in n_t; here the query's token, the last
+  one, is masked as a key.
 
   The NumPy loop that defines it is `tests/mixers/reference/relu.py`.
 
   Args:
     slot: Width of the tokens, number of heads, and initialisation.
     causal: Whether a token sees only itself and the tokens before it; True by default.
+      If False, it sees the context.
     rotary: Whether queries and keys are rotated by their positions (arXiv 2104.09864);
       False by default. The heads then need an even number of features.
     rngs: Random keys of the initial weights.

@@ -148,7 +148,8 @@ class Retention(HeadState):
 
   Raises:
     UserError: If `slot.num_heads` is not a positive integer or does not divide the
-      width, or if `rotary` is True and the number of features of a head is odd.
+      width, if `rotary` is not True or False, or if it is True and the number of
+      features of a head is odd.
 
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
@@ -164,7 +165,7 @@ class Retention(HeadState):
     if rotary:
       check_rotary(slot.head_size)
     super().__init__(slot, gate=jax.nn.silu, rngs=rngs)
-    self.rotary = rotary
+    self.rotary = check_truth('rotary', rotary)
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     """Returns the inputs of the recurrence, with γ_h as the decay."""

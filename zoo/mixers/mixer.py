@@ -32,8 +32,12 @@ class Init:
   """How the weights of a model start: kernels from N(0, scale²), biases at 0.
 
   Args:
-    scale: Standard deviation of every kernel's entries. None, the default, takes
-      1/√(number of inputs) for each kernel.
+    scale: Standard deviation of the entries of a kernel. None, the default, takes
+      1/√(number of inputs) for each kernel. Some kernels do not depend on the scale:
+      short convolutions, the maps to the decays of `mamba2`, `log_linear`,
+      `gated_delta`, `gated_delta_product`, `comba`, `kda` and `gdn2`, the filters of
+      `hyena` and their network, the inner weights of `ttt`, and the network of the
+      initial guess.
     residual: Factor of the standard deviation of kernels whose outputs are added to the
       tokens; 1 by default. GPT-2 has 1/√(2 · number of layers).
   """
@@ -116,8 +120,9 @@ class Mixer(nnx.Module):
 
   Attributes:
     causal: Whether a token sees only itself and the tokens before it; True by default.
-      If False, every token sees the context, which is all tokens but the last. A mixer
-      whose constructor takes `causal` sets this attribute.
+      If False, every token sees the context, which is all tokens but the last; with
+      `softmax` every token, so also the last, sees itself, too. A mixer whose
+      constructor takes `causal` sets this attribute.
     rotary: Whether queries and keys are rotated by their positions; False by default. A
       mixer whose constructor takes `rotary` sets this attribute.
 

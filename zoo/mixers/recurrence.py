@@ -25,7 +25,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from zoo.core.errors import UserError
 from zoo.mixers.mixer import Memory, Read
+
+# e^(−80) is 2e-35: what has decayed by it is lost in the roundings of what is written.
+_LEAST_LOG_DECAY = -80.0
 
 
 class Inputs(NamedTuple):
@@ -43,8 +47,8 @@ class Inputs(NamedTuple):
     key: k_t, where the value is written, `[b, n, h, k]`.
     value: v_t, `[b, n, h, v]`.
     log_decay: g_t ≤ 0, the logarithm of the decay, `[b, n, h, k]`, or `[b, n, h, 1]`
-      for the same decay in all entries of a key. None, the default, means no decay: g_t
-      = 0.
+      for the same decay in all entries of a key. g_t = −∞ resets the state to 0. None,
+      the default, means no decay: g_t = 0.
     write: β_t, the strength of the write, `[b, n, h]`. None means 1.
     erase: a_t, which reads what is erased from the state before it decays,
       `[b, n, h, k]`. None means that nothing is erased.
@@ -143,9 +147,11 @@ def chunkwise(
     R = (I + D'(A, E))⁻¹ (A' S + D'(A, K) V)
     O = (Q ∘ exp(G)) S + D(Q, K) V − D(Q, E) R
 
-  For E = K these are the forms of arXiv 2406.06484 and 2412.06464. No exponent is above
-  0, so nothing overflows. `chunk_size` must be a power of 2 if decays are vectors or if
-  `inputs.erase` is given.
+  For E = K these are the forms of arXiv 2406.06484 and 2412.06464. Sums of log decays
+  g ≤ 0 give no exponent above 0, so nothing overflows. Log decays above 0 are allowed,
+  since the model `sequential` trains them without a bound; they are not protected from
+  overflow. Log decays below −80 count as −80, because the sums must be finite.
+  `chunk_size` must be a power of 2 if decays are vectors or if `inputs.erase` is given.
 
   Returns:
     What the heads read at each token, and the state after the last token.
@@ -211,6 +217,9 @@ def _within(inputs: Inputs) -> _Chunk:
   query, key, _, log_decay, _, erase, erase_key = inputs
   if log_decay is None:
     log_decay = jnp.zeros_like(key[..., :1])
+  # A log decay of −∞ resets the state, and differences of sums with it would be NaN.
+  is_reset = log_decay < _LEAST_LOG_DECAY
+  log_decay = jnp.where(is_reset, _LEAST_LOG_DECAY, log_decay)
   total = jnp.cumsum(log_decay, axis=-2)
   readers, reached = [query], [total]
   if erase is not None:
@@ -262,9 +271,36 @@ def _aligned(square: Array, rows: Array) -> Array:
 
 
 def recurrence(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
-  """Returns the outputs of all tokens and the last state, by the faster form."""
+  """Returns the outputs of all tokens and the last state, by the faster form.
+
+  Args:
+    inputs: The inputs of the n tokens.
+    state: The state before the first token.
+
+  Raises:
+    UserError: If a field of the inputs has another shape than `Inputs` says.
+  """
+  _check_shapes(inputs, state)
   # Chunks are faster than a scan: on a CPU 2 to 7 times for 16 tokens.
   return (scan if inputs.query.shape[1] == 1 else chunkwise)(inputs, state)
+
+
+def _check_shapes(inputs: Inputs, state: Memory) -> None:
+  """Raises UserError if a field of the inputs does not fit the state."""
+  b, h, k, v = state.shape
+  n = inputs.value.shape[1]
+  last = {'value': [(v,)], 'log_decay': [(k,), (1,)], 'write': [()]}
+  for name, array in inputs._asdict().items():
+    if array is None and name in Inputs._field_defaults:
+      continue
+    shape = None if array is None else array.shape
+    allowed = [(b, n, h, *axes) for axes in last.get(name, [(k,)])]
+    if shape not in allowed:
+      raise UserError(
+        f'Inputs.{name} has the shape {shape}; it must be '
+        f'{" or ".join(map(str, allowed))}, because the state [b, h, k, v] has the '
+        f'shape {state.shape} and Inputs.value has n = {n} tokens'
+      )
 
 
 def in_chunks(array: Float[Array, 'b n *f'], size: int) -> Float[Array, 'm b l *f']:

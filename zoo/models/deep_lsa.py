@@ -50,7 +50,8 @@ class DeepLSA(TokenModel):
   In these three forms, as in their sources, the label entry of the query's token starts
   as minus the guess and ends as minus the prediction, because each step subtracts from
   the labels of the context what it adds to the prediction. One sparse layer predicts
-  the same as a dense layer with W_Kᵀ W_Q = diag(A, 0).
+  the same as a dense layer with W_Kᵀ W_Q = diag(A, 0) and with (0, …, 0, 1) as the last
+  row of W_P W_V.
 
   All matrices start from N(0, init_scale²).
 

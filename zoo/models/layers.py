@@ -57,6 +57,11 @@ class Layer(nnx.Module):
     check_name('feed_forward', feed_forward, FEED_FORWARDS)
     if hidden_features is not None:
       check_count('hidden_features', hidden_features)
+      if feed_forward == 'none':
+        raise UserError(
+          f'hidden_features is {hidden_features}; it must be None, since feed_forward '
+          "is 'none' and there is no network"
+        )
     self.tokens_tap = Tap(axes='b n w', kind='stream')
     self.mixer_in_tap = Tap('mixer.in', 'b n w', kind='normed')
     self.mixer_out_tap = Tap('mixer.out', 'b n w', kind='added')
@@ -258,9 +263,9 @@ def make_mixers(
     The mixers, from the first layer to the last.
 
   Raises:
-    UserError: If a name is unknown, if a mixer does not support `causal=False` or
-      rotary positions that are asked for, if an option is out of its range, or if no
-      mixer has it.
+    UserError: If a name is unknown, if a mixer is causal and the model is not, or the
+      other way round, if a mixer does not support rotary positions that are asked for,
+      if an option is out of its range, or if no mixer has it.
   """
   options = {} if options is None else options
   if not isinstance(options, Mapping):
@@ -290,6 +295,8 @@ def make_mixers(
     if made.causal and not settings['causal']:
       reason = 'does not set self.causal' if 'causal' in wanted else 'is always causal'
       raise UserError(f'causal is False; the mixer {name!r} {reason}')
+    if settings['causal'] and not made.causal:
+      raise UserError(f'causal is True; the mixer {name!r} sets self.causal to False')
     if settings['rotary'] and not made.rotary:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
     yield made

@@ -12,6 +12,7 @@ from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.registry import register_model
 from zoo.core.taps import Tap
+from zoo.mixers.mixer import widen
 from zoo.mixers.recurrence import Inputs, chunkwise, delta_rule
 
 # Each rule has two properties: whether the decays α are trained as well as the writes
@@ -120,21 +121,23 @@ class SequentialLearner(nnx.Module):
       raise UserError(
         f'the prompt has {c} examples; the model is for at most {self.context_length}'
       )
-    write, decay = self.write[:c], None
+    write, decay = widen(self.write[:c]), None
     if self.log_decay is not None:
-      decay = _for_tokens(self.log_decay[:c], b)[..., None]
+      decay = _for_tokens(widen(self.log_decay[:c]), b)[..., None]
+    features, x, y, start = widen((prompt.features, prompt.x, prompt.y, self._start()))
     # A token reads after it has written. The first token writes nothing; each later one
     # writes an example and reads with the features of the next.
     # The delta rule erases after the decay, so it gives H = αK.
     inputs = (delta_rule if self.erases else Inputs)(
-      prompt.features[:, :, None],
-      jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
-      jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
+      features[:, :, None],
+      jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
+      jnp.pad(y, ((0, 0), (1, 0)))[:, :, None, None],
       decay,
       _for_tokens(write, b),
     )
-    state = jnp.broadcast_to(self._start()[None, None, :, None], (b, 1, d, 1))
-    return self.read_tap(chunkwise(inputs, state)[0])[:, :, 0, 0]
+    state = jnp.broadcast_to(start[None, None, :, None], (b, 1, d, 1))
+    read = self.read_tap(chunkwise(inputs, state)[0])
+    return read[:, :, 0, 0].astype(prompt.x.dtype)
 
   def exact_form(self) -> Recurrence:
     """Returns the exact form from which `zoo.theory` computes the risk."""

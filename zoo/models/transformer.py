@@ -64,7 +64,10 @@ def _trained_loops(num_loops: int, num_trained_loops: int | None) -> int:
 def _positions(
   shape: tuple[int, int], init_scale: float | None, rngs: nnx.Rngs
 ) -> nnx.Param:
-  """Returns trained positions from N(0, init_scale²), or N(0, 0.02²) as in GPT-2."""
+  """Returns trained positions from N(0, init_scale²), or N(0, 0.02²) if that is None.
+
+  0.02 is the scale of Hugging Face's code of GPT-2. OpenAI's code has 0.01.
+  """
   scale = 0.02 if init_scale is None else init_scale
   return nnx.Param(scale * jax.random.normal(rngs.params(), shape))
 
@@ -84,6 +87,9 @@ class Transformer(TokenModel):
 
   Kernels start from N(0, init_scale²), or from N(0, 1/inputs) if that is None. Kernels
   whose outputs are added to the tokens are divided by √(2 · num_layers), as in GPT-2.
+  Learned positions start from N(0, init_scale²), or from N(0, 0.02²) if that is None,
+  as in Hugging Face's code of GPT-2 (OpenAI's code has 0.01²). A few kernels do not
+  depend on `init_scale`; they are named there.
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
@@ -113,8 +119,8 @@ class Transformer(TokenModel):
       vector to it, 'rotary' rotates queries and keys in the mixers, and 'none' adds
       nothing.
     causal: Whether a token sees only itself and the tokens before it; True by default.
-      If False, every token sees the context, which is all tokens but the query. The
-      layout 'shifted' needs True.
+      If False, every token sees the context, which is all tokens but the query, and
+      with the mixer 'softmax' also itself. The layout 'shifted' needs True.
     feed_forward: The network after each mixer: 'gelu' (the default), 'swiglu', 'linear'
       or 'none'.
     hidden_features: Number of hidden entries of that network, ≥ 1; None, the default,
@@ -126,8 +132,12 @@ class Transformer(TokenModel):
     num_trained_loops: Number of last loops after each of which the loss is taken, from
       1 to `num_loops`; None, the default, means all. No gradient goes through the
       others.
-    init_scale: Standard deviation of the initial kernels, ≥ 0, 0.02 in GPT-2; None, the
-      default, means 1/√inputs for each.
+    init_scale: Standard deviation of the initial kernels and learned positions, ≥ 0,
+      0.02 in GPT-2; None, the default, means 1/√inputs for each kernel and 0.02 for
+      positions. It has no effect on short convolutions, on the maps to the decays of
+      `mamba2`, `log_linear`, `gated_delta`, `gated_delta_product`, `comba`, `kda` and
+      `gdn2`, on the filters of `hyena` and their network, on the inner weights of
+      `ttt`, and on the network of the guess.
     remat: Whether the backward pass computes the layers again, to save memory; False by
       default.
     read_in: How tokens become vectors of the width: 'flat' (the default) is a linear
