@@ -15,7 +15,7 @@ COLUMNS = {
   'num_params': 'd',
   'exact_risk': '.6f',
   'lowest_known': '.6f',
-  'relative_excess': '.0e',
+  'relative_excess': '.2g',
 }
 
 

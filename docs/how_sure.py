@@ -51,12 +51,12 @@ prompt has C examples with d features. [Theory](theory.md) introduces these symb
 the [glossary](glossary.md) has terms such as GD-β. "Section 6" is a section of the page
 that is linked in the same line.
 
-The list is complete for one kind of claim alone. A test of the repository finds the
-words *proved*, *exact*, *infimum*, *optimum* and *optimal* in documents, labels and
-docstrings, and each use must belong to a statement or a phrase of
-[register.toml](register.toml). Of what was measured, this page has the main results.
-All others stand on the pages of the studies, such as the [headlines](headlines.md), the
-[atlas](atlas.md) and [the paper](paper.md).
+The page has every claim that uses one of the words *proved*, *exact*, *infimum*,
+*optimum* and *optimal*: a test of the repository finds these words in documents, labels
+and docstrings, and each use must belong to a statement or a phrase of
+[register.toml](register.toml). The list of what was measured is not complete. It has
+the main results; all others stand on the pages of the studies, such as the
+[headlines](headlines.md), the [atlas](atlas.md) and [the paper](paper.md).
 
 `python docs/how_sure.py` writes this page from register.toml."""
 

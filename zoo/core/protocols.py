@@ -198,7 +198,7 @@ class BaseTask(trees.Tree, abc.ABC):
   Example:
     >>> from flax import struct
     >>> @struct.dataclass(eq=False, repr=False)
-    ... class Line(zoo.Task):
+    ... class Line(zoo.tasks.BaseTask):
     ...   num_features: int = struct.field(pytree_node=False, default=1)
     ...   context_length: int = struct.field(pytree_node=False, default=3)
     ...   def sample_one(self, key):
