@@ -71,9 +71,9 @@ the tests check those of the library:
   labels, or labels of another function. It is right to return no reading for some of
   these models. If there is no reading for any of them, the check fails;
 - on models that were built to have the property (`planted`). A reading is wrong if its
-  95 % interval contains the null beside the truth, since it then cannot tell the two
-  apart. Give at least one such model: an instrument that always returns 0 is right on
-  all models without the property. If there are none, the printed table says so;
+  95 % interval contains both the truth and the null: it cannot tell them apart. Give at
+  least one such model: an instrument that always returns 0 is right on all models
+  without the property. If there are none, the printed table says so;
 - for how often its 95 % interval contains the truth (coverage). This part is off by
   default. `num_draws=200` turns it on: each planted model is then read with 200 seeds.
   The coverage is accepted if 181 to 197 of these 200 intervals contain the truth. If

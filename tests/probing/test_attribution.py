@@ -136,6 +136,29 @@ def test_heads_stand_in_place_of_what_is_added_from_them_whatever_their_names(na
   np.testing.assert_allclose(found['out'], prompt.y.sum(axis=1), rtol=1e-5)
 
 
+class _ShowsStream(_Through):
+  """Shows its stream at taps that cannot be edited."""
+
+  def __init__(self):
+    super().__init__('heads')
+    self.seen_tap = Tap('seen', 'b', kind='stream', is_read_only=True)
+    self.pair_tap = Tap('pair', 'b', kind='stream')
+    self.loop_tap = Tap('loop', 'b', kind='stream')
+
+  def __call__(self, prompt):
+    query = prompt.x_query[:, 0]
+    self.seen_tap(query)
+    self.pair_tap((query, query))
+    jax.lax.fori_loop(0, 2, lambda _, z: self.loop_tap(z), query)
+    return super().__call__(prompt)
+
+
+def test_a_stream_that_cannot_be_edited_does_no_harm():
+  prompt = sample(_TASK, jax.random.key(0), 3)
+  found = attribution(_ShowsStream(), prompt).contributions
+  np.testing.assert_allclose(found['first'], prompt.y, rtol=1e-6)
+
+
 def test_a_value_that_is_only_read_by_another_is_refused_and_not_0():
   prompt = sample(_TASK, jax.random.key(0), 3)
   with refuses("'first' reaches the prediction only through that at 'out'"):

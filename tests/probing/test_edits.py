@@ -422,5 +422,46 @@ def test_within_scan_an_edit_is_a_function_or_has_a_number():
   for edit, added in (Zero(), 0), (Set(1.0), 2), (lambda value: 0 * value + 1, 2):
     copy = edited(model, {'layers.out': edit}, prompt)
     np.testing.assert_allclose(copy(prompt), first + added, rtol=1e-6)
-  with refuses("the edit at the site 'layers.out' has an array", 'nnx.scan would cut'):
-    edited(model, {'layers.out': Set(np.ones((_B, _D), 'f'))}, prompt)
+  cut = "the edit at the site 'layers.out' has an array", 'nnx.scan cuts'
+  whole = Set(np.ones((_B, _D), 'f'))
+  with refuses(*cut):
+    edited(model, {'layers.out': whole}, prompt)
+  with refuses(*cut):
+    edited(model, {'layers.out': nnx.Linear(_D, _D, rngs=nnx.Rngs(0))}, prompt)
+  # Arrays with as many rows as layers would be cut without an error.
+  two, rows = jax.tree.map(lambda array: array[:2], prompt), Set(np.ones((2, _D), 'f'))
+  with refuses(*cut):
+    edited(model, {'layers.out': rows}, two)
+  with refuses(*cut):
+    edited(model, {'layers.out': rows})(two)
+
+
+class _CompiledLayer(nnx.Module):
+  """One layer within `nnx.jit`."""
+
+  def __init__(self):
+    self.layer = _Layer(nnx.Rngs(0))
+
+  @nnx.jit
+  def predict(self, prompt):
+    return self.layer(prompt.x_query)[:, 0]
+
+  def __call__(self, prompt):
+    return self.predict(prompt)  # pyright: ignore[reportCallIssue]
+
+
+def test_within_jit_an_edit_may_have_arrays_and_mistakes_keep_their_traceback():
+  model, prompt = _CompiledLayer(), _prompt()
+  double, whole = nnx.Linear(_D, _D, rngs=nnx.Rngs(1)), np.ones((_B, _D), 'f')
+  added = double(model.layer.linear(prompt.x_query))
+  for edit, expected in (double, added), (Set(whole), whole):
+    copy = edited(model, {'layer.out': edit}, prompt)
+    found = np.asarray(copy(prompt)) - np.asarray(prompt.x_query)[:, 0]
+    np.testing.assert_allclose(found, np.asarray(expected)[:, 0], atol=1e-5)
+
+  def mistake(value):
+    raise ValueError('my own mistake')
+
+  with pytest.raises(ValueError, match='my own mistake') as info:
+    edited(model, {'layer.out': mistake}, prompt)
+  assert not isinstance(info.value, zoo.UserError)

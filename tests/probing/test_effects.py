@@ -15,7 +15,7 @@ from tests.probing.models import induction, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
-from zoo.probing import Tap
+from zoo.probing import Node, Tap
 from zoo.probing.inside.head_scores import _about_means, _share, _site_of_heads
 
 # Shares are None only where a test says so.
@@ -232,7 +232,7 @@ def test_what_is_added_from_the_sender_is_on_the_path_whatever_its_name(name):
 def test_a_share_that_would_be_0_is_refused():
   task = isotropic(2, 3)
   with refuses("the site 'seen' does not reach the prediction"):
-    path_effect(_Aside('heads'), task, *_pair(), 'heads', 'seen')
+    path_effect(_Aside('heads', 'heads'), task, *_pair(), 'heads', 'seen')
   # What comes from the residual stream goes on by the stream alone.
   said = 'this path, which keeps the values at mixer.out'
   with refuses("'after' does not depend on 'heads' by", said):
@@ -426,6 +426,28 @@ class _PartlyLooped(nnx.Module):
     return jax.lax.fori_loop(0, 2, lambda _, z: self.inner_tap(2 * z), start)
 
 
+def test_what_is_no_list_of_sites_and_nodes_is_refused(unchecked):
+  task, (clean, corrupt) = isotropic(2, 3), _pair()
+  node: Any = Node('first')
+  for sites, said in (
+    (node, 'it must be a list of sites'),
+    ([('first', 0)], "('first', 0)"),
+    ([None], 'an entry of sites is None'),
+  ):
+    with refuses(said):
+      effects(_Sum(), task, clean, corrupt, sites)
+  for sites in node, [node]:
+    with refuses('Node'):
+      probing.capture(_Sum(), clean, sites)
+    with refuses('Node'):
+      probing.probe_latents(_Sum(), task, sites=sites)
+  names = (name for name in ['first'])
+  assert [*probing.capture(_Sum(), clean, names)] == ['first']  # pyright: ignore
+  for sites in [node], [['first']]:  # One whole site has gradients.
+    (row,) = effects(_Sum(), task, clean, corrupt, sites, method='gradient').rows
+    assert row.site == 'first'
+
+
 def test_sites_within_compiled_functions_are_named():
   task, (clean, corrupt) = isotropic(2, 3), _pair()
   said = 'none of the sites value has a value', 'nnx.jit', 'without the decorator'
@@ -433,6 +455,8 @@ def test_sites_within_compiled_functions_are_named():
     effects(_Compiled(), task, clean, corrupt)
   with refuses(*said):
     probing.capture(_Compiled(), clean)
+  with refuses(*said):
+    probing.probe_latents(_Compiled(), task, num_prompts=8)
   table = effects(_PartlyLooped(), task, clean, corrupt, kinds=['zero'])
   assert [row.site for row in table.rows] == ['outer']
   assert table.left_out == ('inner',)

@@ -26,6 +26,7 @@ from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.measure.statistics import Estimate, estimate_of_share, plus_minus
 from zoo.probing import Planted, null_models
+from zoo.probing.instruments import Checked, _apart_from_null
 from zoo.theory import constructions
 
 D, C = 3, 6
@@ -224,7 +225,9 @@ def _by_lens(model, task, seed):
   own = probing.lens(model, task, 1024, seed).own
   return {
     f'after {layer}': Estimate(float(mean), float(error))
-    for layer, mean, error in zip(own.num_layers, own.mean, own.stderr, strict=True)
+    for layer, mean, error in zip(
+      own.num_layers, own.mean, own.standard_error, strict=True
+    )
   }
 
 
@@ -926,6 +929,14 @@ def test_each_instrument_states_its_quantity_and_null_in_the_documents():
   assert found['page']() == written, 'run python docs/instruments.py'
 
 
+def test_a_small_truth_is_told_from_the_null_by_its_own_interval():
+  for truth, null in (8e-6, 0.0), (1e6 + 5, 1e6):
+    row = Checked('planted', '', '', Estimate(truth, 1e-8), truth, truth, True)
+    assert _apart_from_null(row, null).is_right
+  with _wrong('planted', 'its interval contains the null, too'):
+    _checked(_always(Estimate(0.0, 1.0)), 1.0)
+
+
 def test_no_public_instrument_is_forgotten():
   public = {
     name
@@ -939,7 +950,9 @@ def test_an_instrument_that_reads_nulls_alone_is_said_to_show_nothing():
   said = 'does not show that the instrument measures anything'
   zero = _always(0.0)
   assert said in str(zoo.check_instrument(zero, TASK))
-  assert said not in str(_checked(zero, 0.0, null=0.0))
+  # A truth that is a null shows nothing either.
+  assert said in str(_checked(zero, 0.0, null=0.0))
+  assert said not in str(_checked(_always(1.0), 1.0, null=None))
   with pytest.raises(zoo.UserError) as info:
     zoo.check_instrument(_always(1.0), TASK)
   assert said not in str(info.value)

@@ -109,6 +109,50 @@ def test_nodes_that_are_not_there_are_refused():
       effect(heads._replace(token=2), key._replace(token=1))
 
 
+class _Thresholds(nnx.Module):
+  """What goes through it is above 10, which labels of corrupt prompts are not."""
+
+  def __init__(self, kind: Any = 'stream'):
+    self.in_tap = probing.Tap('in', 'b', kind='guess')
+    self.start_tap = probing.Tap('start', 'b', kind=kind)
+    self.unit_tap = probing.Tap('unit', 'b', kind='added')
+    self.pair_tap = probing.Tap('pair', 'b')
+
+  def __call__(self, prompt):
+    value = self.in_tap(prompt.y[:, 0])
+    self.pair_tap((value, value))
+    start = self.start_tap(0 * value)
+    return start + self.unit_tap(jax.nn.relu(value - 10))
+
+
+def test_a_path_may_be_open_at_the_clean_value_alone():
+  task = isotropic(2, 3)
+  corrupt = sample(task, jax.random.key(0), 40)
+  corrupt = dataclasses.replace(corrupt, y=np.clip(corrupt.y, -2, 2))
+  clean = dataclasses.replace(corrupt, y=corrupt.y + 20)
+  clean = dataclasses.replace(clean, y_query=_Thresholds()(clean))
+  share = path_effect(_Thresholds(), task, clean, corrupt, 'in', 'unit')
+  assert share == (1.0, 0.0)
+  with refuses('no tap of the kind embed or stream', "'in', whose kind is guess"):
+    path_effect(_Thresholds(None), task, clean, corrupt, 'in', 'unit')
+  with refuses("the value at the site 'pair' is a tree"):
+    path_effect(_Thresholds(), task, clean, corrupt, 'pair', 'unit')
+
+
+def test_no_path_leads_to_an_earlier_token_through_an_fft():
+  task = isotropic(2, 3)
+  model: Any = drawn(
+    lambda: zoo.models.Transformer(
+      2, 3, mixer='hyena', num_layers=2, width=4, num_heads=1, rngs=nnx.Rngs(0)
+    ),
+    dtype='float32',
+  )
+  clean, corrupt = (sample(task, jax.random.key(seed), 40) for seed in (0, 1))
+  later, earlier = Node('layers.0.mixer.in', token=3), Node('layers.1.tokens', token=1)
+  with refuses('layers.1.tokens, token 1', 'does not depend on', 'token 3'):
+    path_effect(model, task, clean, corrupt, later, earlier)
+
+
 def test_the_path_from_the_guess_leaves_all_mixers_as_they_were():
   task = isotropic(2, 3)
   model: Any = drawn(

@@ -52,10 +52,10 @@ _Read: TypeAlias = tuple[dict[str, Estimate | None], str]
 _ROUNDING = 1e-5
 # The test of a coverage has this level: one half for too few hits, one for too many.
 _COVERAGE_LEVEL = 0.01
-# What the table of a check without planted models says.
+# What the table of a check says if a constant instrument would pass it, too.
 _ONLY_NULLS = (
-  'No model with the property was read (planted), so the check does not show that the '
-  'instrument measures anything.'
+  'No planted model was read whose truth differs from the null, so the check does not '
+  'show that the instrument measures anything.'
 )
 # Untrained models of these architectures are nulls.
 _ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
@@ -102,7 +102,7 @@ class Checked(NamedTuple):
       finite. The share of a coverage must lie in [low, high] itself. For a missing
       reading, whether it is right that there is none.
     reason: Why there is no reading: the message of a UserError. For a planted model,
-      also why a reading that contains the truth is not right.
+      also why a reading is wrong although its interval contains the truth.
   """
 
   kind: str
@@ -133,9 +133,14 @@ class InstrumentCheck(NamedTuple):
 
   def __str__(self) -> str:
     table = _table_of(self.rows)
-    if any(row.kind == 'planted' for row in self.rows):
-      return table
-    return f'{table}\n{_ONLY_NULLS}'
+    nulls = [row for row in self.rows if row.kind == 'null']
+    is_told_apart = any(
+      row.kind == 'planted'
+      and row.reading is not None
+      and not any(_overlap(row, null) for null in nulls)
+      for row in self.rows
+    )
+    return table if is_told_apart else f'{table}\n{_ONLY_NULLS}'
 
 
 def check_instrument(
@@ -163,7 +168,7 @@ def check_instrument(
 
   Right readings of models without the property alone do not show that the instrument
   measures anything: an instrument that always returns 0 has them, too. Without
-  `planted`, the printed table says so.
+  `planted`, or if all truths are values of `null`, the printed table says so.
 
   The coverage of intervals is wrong if the number of hits is improbable under the
   coverage that is claimed: if so few hits, or so many, have a probability below 0.5 %.
@@ -576,9 +581,16 @@ def _apart_from_null(row: Checked, null: Truth) -> Checked:
     return row
   low, high = _range(null)
   truth_is_null = row.low <= high and row.high >= low
-  if truth_is_null or not _contains(row.reading, null):
+  mean, half = row.reading.mean, row.reading.half
+  contains_null = mean - half <= high and mean + half >= low
+  if truth_is_null or not contains_null:
     return row
   return row._replace(is_right=False, reason='its interval contains the null, too')
+
+
+def _overlap(row: Checked, other: Checked) -> bool:
+  """Says whether the same reading can be right for both rows."""
+  return row.low <= other.high and row.high >= other.low
 
 
 def _rounding(mean: float) -> float:

@@ -15,7 +15,7 @@ from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import keystr
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError, check_name, shown
+from zoo.core.errors import UserError, check_name, in_one_line, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor
 from zoo.core.taps import Replacement, in_order, places, without_shortcuts
@@ -92,15 +92,29 @@ def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
   known = places(checked_module(model))
   if sites is None:
     return [place.site for place in known if not place.tap.is_on_demand]
-  check_is_list(sites)
-  for site in sites:
+  wanted = names_of_sites(sites)
+  for site in wanted:
     check_edit_site(site, [place.site for place in known])
-  return [*sites]
+  return wanted
+
+
+def names_of_sites(sites: Any) -> list[str]:
+  """Returns a list of names; raises UserError for something else."""
+  check_is_list(sites)
+  names = [*sites]
+  for name in names:
+    if not isinstance(name, str):
+      raise UserError(
+        f'an entry of sites is {in_one_line(repr(name), 80)}; it must be the name of a '
+        'site'
+      )
+  return names
 
 
 def check_is_list(sites: Any) -> None:
-  """Raises UserError if what should be a list of sites is a name or a function."""
-  if isinstance(sites, str):
+  """Raises UserError if what should be a list of sites is one site or a function."""
+  # A `Node` of zoo/probing/inside/nodes.py is a named tuple.
+  if isinstance(sites, str) or hasattr(sites, '_fields'):
     raise UserError(f'sites is {sites!r}; it must be a list of sites')
   if callable(sites):
     raise UserError(
@@ -212,7 +226,7 @@ def capture(
   known = [place.site for place in places(checked_module(model))]
   parents = None
   if sites is not None:
-    check_is_list(sites)
+    sites = names_of_sites(sites)
     parents = [_parent(site, known) for site in sites]
   wanted = wanted_sites(model, parents)
 
@@ -258,6 +272,11 @@ def no_value(site: str) -> str:
     f'the site {site!r} has no value in a forward pass: its tap is not called, or is '
     f'{_NOT_SEEN}'
   )
+
+
+def is_a_tree(site: str) -> str:
+  """Returns the error message for a site whose value is not an array."""
+  return f'the value at the site {site!r} is a tree of arrays; an edit needs an array'
 
 
 def no_values(sites: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from zoo.probing.inside.activations import (
   calls_of,
   check_edit_site,
   checked_module,
+  is_a_tree,
   no_value,
   recorded,
   sites_of_kind,
@@ -53,6 +54,9 @@ class Edit(Replacement):
     >>> copy = zoo.probing.edited(model, {'layers.0.mixer.out': Halve()})
   """
 
+  # The shapes of the arrays, which `edited` sets: within `nnx.scan` they would change.
+  shapes: _Shapes | None = None
+
   @abc.abstractmethod
   def change(self, value: Array) -> Array:
     """Returns the value with which the model goes on.
@@ -67,6 +71,8 @@ class Edit(Replacement):
 
   def __call__(self, value: Any) -> Any:
     value = self.tap(value)
+    if self.shapes is not None and _shapes_of(self) != self.shapes:
+      raise UserError(_cut(self.site))
     if not hasattr(value, 'shape'):
       raise UserError(
         f'the value at the site {self.site!r} is a {type(value).__name__}; an edit '
@@ -85,6 +91,20 @@ class Edit(Replacement):
         f'{value.dtype}, as the value is'
       )
     return changed.astype(value.dtype)
+
+
+def _shapes_of(edit: Edit) -> _Shapes:
+  """Returns the shapes of all arrays of an edit."""
+  return _Shapes(tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(nnx.state(edit))))
+
+
+def _cut(site: str) -> str:
+  """Returns the message for an edit with arrays within a compiled loop."""
+  return (
+    f'the edit at the site {site!r} has an array, and the site is within a compiled '
+    'loop: nnx.scan cuts the array into one part for each layer, so there an edit must '
+    'be a function without arrays of its own, or have a number'
+  )
 
 
 class Set(Edit):
@@ -337,6 +357,13 @@ class Apply(Edit):
     return jnp.asarray(changed) if isinstance(changed, np.ndarray) else changed
 
 
+def _edit_of(edit: EditLike) -> Edit:
+  """Returns a new edit without arrays of the old one; a function becomes an `Apply`."""
+  if isinstance(edit, Edit):
+    return nnx.clone(edit)
+  return Apply(nnx.clone(edit) if isinstance(edit, nnx.Module) else edit)
+
+
 def _check_prompts_first(edit: Edit) -> None:
   if edit.axes is not None and edit.axes.split()[:1] != ['b']:
     raise UserError(
@@ -358,6 +385,13 @@ class _Number:
 
 
 EditLike: TypeAlias = Edit | Callable[[Array], ArrayLike]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shapes:
+  """The shapes of the arrays of an edit, which are no arrays of the model."""
+
+  of_arrays: tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -386,7 +420,8 @@ def edited(
       an instance of a subclass of `Edit`, or a function of the value. A function must
       be pure: it may be called more than once, and JAX may trace it. To read values,
       use `capture`. Within `nnx.scan`, which cuts all arrays of a model into those of
-      its layers, an edit is a function, or a `Zero`, `Set` or `Add` of a number.
+      its layers, an edit is a function without arrays of its own, or a `Zero`, `Set` or
+      `Add` of a number.
     prompt: Prompts on which the edits are tried at once. None means that shapes are
       checked when the copy is called.
 
@@ -428,8 +463,9 @@ def edited(
   copy = without_shortcuts(model)
   for place in places(copy):
     if place.site in edits:
-      edit = edits[place.site]
-      place.put(nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit))
+      edit = _edit_of(edits[place.site])
+      place.put(edit)
+      edit.shapes = _shapes_of(edit)
   if prompt is not None:
     for site in _checked_unreached(model, edits, prompt):
       raise UserError(f'the edit at the site {site!r} does not reach the prediction')
@@ -450,7 +486,8 @@ def put_back(
     def back(value: Array) -> Array:
       kept = next(calls, None)
       if kept is None:  # The tap is called, but its value could not be recorded.
-        raise UserError(no_value(site))
+        is_tree = any(name.startswith(f'{site}.') for name in values)
+        raise UserError(is_a_tree(site) if is_tree else no_value(site))
       return kept
 
     return back
@@ -494,9 +531,9 @@ def dead_sites(
 def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[str]:
   """Returns the outputs of mixers and networks that depend directly on some sites.
 
-  Only direct dependence counts: the residual stream is kept. For this, the values at
-  all taps of the kinds `embed` and `stream` and all other values that are added to the
-  stream are kept.
+  Only direct dependence counts: the residual stream is kept. For this, all other values
+  that are added to the stream are kept, and the values at all taps of the kinds `embed`
+  and `stream` that can be edited and are single arrays.
 
   Args:
     model: A model with taps of the kind `added`.
@@ -508,7 +545,11 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
   """
   added = [site for site in sites_of_kind(model, 'added') if site not in senders]
   stream = [
-    site for site in sites_of_kind(model, 'embed', 'stream') if site not in senders
+    place.site
+    for place in places(checked_module(model))
+    if place.tap.kind in ('embed', 'stream')
+    and not place.tap.is_read_only
+    and place.site not in senders
   ]
 
   def moved(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
@@ -525,7 +566,8 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
       for site, back in put_back(values, added).items()
     }
     noise = {site: lambda value: jnp.full_like(value, jnp.nan) for site in senders}
-    edited(model, {**put_back(values, stream), **kept, **noise})(prompt)
+    held = put_back(values, [site for site in stream if calls_of(values, site)])
+    edited(model, {**held, **kept, **noise})(prompt)
     return {site: jnp.any(jnp.stack(calls)) for site, calls in seen.items() if calls}
 
   is_moved = run_once(moved, [model], prompt)
@@ -541,16 +583,22 @@ def _checked_unreached(
   except (IndexError, ValueError) as error:
     if isinstance(error, UserError):
       raise
+    # `nnx.scan` refuses arrays whose first axis is not the number of layers. This is
+    # the reason if the other edits work without them.
     values = jax.eval_shape(lambda: recorded(model, prompt, [*edits])[0])
-    for site, edit in edits.items():
-      has_array = isinstance(edit, Edit) and bool(jax.tree.leaves(nnx.state(edit)))
-      if has_array and not calls_of(values, site):
-        raise UserError(
-          f'the edit at the site {site!r} has an array, and the site is within a '
-          'compiled loop or function; nnx.scan would cut the array into one part for '
-          'each layer, so there an edit must be a function, or have a number'
-        ) from error
-    raise
+    with_arrays = [
+      site
+      for site, edit in edits.items()
+      if _shapes_of(_edit_of(edit)).of_arrays and not calls_of(values, site)
+    ]
+    if not with_arrays:
+      raise
+    try:
+      without = {site: _Unchanged() for site in with_arrays}
+      _unreached(model, {**edits, **without}, prompt)
+    except (IndexError, ValueError):
+      raise error from None
+    raise UserError(_cut(with_arrays[0])) from error
 
 
 def _unreached(
@@ -567,6 +615,7 @@ def _unreached(
           noisy = _Noisy(edits[place.site], is_chosen)
           place.put(noisy)
           noisy.edit.site, noisy.edit.axes = noisy.site, noisy.axes
+          noisy.shapes = _shapes_of(noisy)
       return copy(prompt)
 
     return jax.lax.map(noisy, jnp.arange(-1, len(edits)))
@@ -593,11 +642,12 @@ class _Noisy(Edit):
 
   def __init__(self, edit: EditLike, is_chosen: Array):
     super().__init__()
-    self.edit = nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit)
+    self.edit = _edit_of(edit)
     # The flag is within a function, since an array would be a leaf of the model.
     self.choose = lambda noise, value: jnp.where(is_chosen, noise, value)
 
   def __call__(self, value: Any) -> Any:
+    """Also changes trees of arrays, where the edit would return them unchanged."""
     if isinstance(self.edit, _Unchanged):
       return jax.tree.map(lambda leaf: self.change(jnp.asarray(leaf)), self.tap(value))
     return super().__call__(value)

@@ -22,6 +22,7 @@ from zoo.probing.inside.activations import (
   calls_of,
   check_is_list,
   checked_module,
+  is_a_tree,
   no_value,
   no_values,
   recorded,
@@ -304,13 +305,19 @@ def _targets(
   check_is_list(sites)
   targets: list[tuple[Node, ...]] = []
   for entry in sites:
-    if isinstance(entry, str | Node):
-      target = (node_of(entry),)
-    else:
-      target = tuple(map(node_of, entry))
-    if not target:
+    together = [entry] if isinstance(entry, str | Node) else entry
+    if not isinstance(together, list | tuple) or not all(
+      isinstance(node, str | Node) for node in together
+    ):
+      raise UserError(
+        f'an entry of sites is {in_one_line(repr(entry), 80)}; it must be the name of '
+        'a site, a Node, or a list of these'
+      )
+    if not together:
       raise UserError('an entry of sites is empty; it must have a site or more')
-    if method != 'patch' and not isinstance(entry, str):
+    target = tuple(map(node_of, together))
+    is_whole_site = len(target) == 1 and target[0] == Node(target[0].site)
+    if method != 'patch' and not is_whole_site:
       raise UserError(
         f'sites has {_name_of(target)!r}, and the method is {method!r}; single heads '
         "and tokens, and values that are replaced together, need method='patch'"
@@ -513,7 +520,7 @@ def _replaceable(
 
   The shape of a site that a model calls several times is the shape of its value in the
   first call. If `targets` is None, these are all sites that reach the prediction. The
-  sites behind them reach it, too, and have values that cannot be recorded.
+  second entry then has the sites that reach it and whose values cannot be recorded.
 
   Raises:
     UserError: If the value of a site cannot be replaced.
@@ -536,9 +543,7 @@ def _replaceable(
     if site not in seen:
       raise UserError(no_value(site))
     if site not in shapes:
-      raise UserError(
-        f'the value at the site {site!r} is a tree of arrays; an edit needs an array'
-      )
+      raise UserError(is_a_tree(site))
     if site in dead:
       raise UserError(f'the site {site!r} does not reach the prediction')
     letters = axes[site]

@@ -85,8 +85,8 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
 
   Raises:
     UserError: If the model is not an NNX module; if it has no tap of the kind `embed`,
-      the embedded tokens; or if a tap of the kind `pattern` has other axes than those
-      of `attention_maps`.
+      the embedded tokens; if a tap of the kind `pattern` has other axes than those of
+      `attention_maps`; or if its queries are not all tokens that are its keys.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -103,6 +103,13 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
     copying score is `copying_score`; Olsson et al., arXiv 2209.11895.
   """
   maps = attention_maps(model, prompt)
+  for layer, attention in maps.items():
+    num_queries, num_keys = attention.shape[2:]
+    if num_queries != num_keys:
+      raise UserError(
+        f'the attention of {layer!r} has {num_queries} queries and {num_keys} keys; '
+        'head_scores needs layers whose queries and keys are the same tokens'
+      )
   same = _same_tokens(model, prompt)
   correlations = _label_correlations(model, prompt, maps)
   scores = Rows[HeadScore](
@@ -154,7 +161,7 @@ def _label_correlations(
     attended = np.asarray(attention[:, :, -1], np.float64) @ labels
     parts = None if site is None else added.get(site)
     if parts is None or parts.size != attended.size:
-      reason = 'the layer has no tap of the kind heads with an axis h'
+      reason = 'the layer has no single tap of the kind heads with an axis h'
       correlations |= {(layer, head): reason for head in range(attended.shape[1])}
       continue
     parts = np.asarray(parts, np.float64).reshape(attended.shape)

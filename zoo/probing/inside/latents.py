@@ -32,6 +32,7 @@ from zoo.measure.statistics import (
 from zoo.probing.inside.activations import (
   checked_module,
   no_value,
+  no_values,
   recorded,
   site_of,
   wanted_sites,
@@ -130,7 +131,8 @@ def probe_latents(
   Raises:
     UserError: If a site is unknown, also to an untrained model; if no targets are
       given, and the task has none or `latent_targets` refuses it; if there is a single
-      untrained model; if there are fewer than 8 prompts.
+      untrained model; if there are fewer than 8 prompts; if the model has taps, and
+      none of the sites has a value that can be read.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -166,6 +168,8 @@ def probe_latents(
     for site in chosen:
       if sites is not None and site not in seen.values():
         raise UserError(no_value(site))
+    if chosen and not values:
+      raise UserError(no_values(chosen))
     return {name: _rows(values[name], axes[seen[name]]) for name in in_order(values)}
 
   for other in untrained:

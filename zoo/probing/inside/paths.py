@@ -18,6 +18,7 @@ from zoo.measure.predict import run_once
 from zoo.measure.statistics import Estimate, share_of_gap
 from zoo.probing.inside.activations import (
   checked_module,
+  is_a_tree,
   no_value,
   recorded,
   sites_of_kind,
@@ -36,6 +37,8 @@ from zoo.probing.inside.nodes import Node, NodeLike, Part, node_of, part_of, put
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.
 _OF_STREAM = 'embed', 'stream', 'added'
+# A value has changed if it differs by more than so many roundings of the largest value.
+_ROUNDINGS = 100
 
 
 def path_effect(
@@ -60,13 +63,14 @@ def path_effect(
   sender is a head, the output of its mixer carries the new value of the head. An output
   contains the sender if it changes with the sender while the residual stream is held
   fixed, at all taps of the kinds `embed`, `stream` and `added`. A sender before the
-  stream, such as `guess`, is in none of these outputs.
+  stream, such as `guess`, is in none of these outputs. To know this, a model must have
+  a tap of the kind `embed` or `stream`.
 
   - Quantity: (E L(corrupt) − E L(corrupt; receiver ← r)) / (E L(corrupt) − E L(clean)),
     where r is the value that the receiver has in the corrupt prompts if the sender has
     its clean value and all other outputs keep theirs, and E is over pairs of prompts.
-  - Null: 0, if the prediction does not change with what the receiver gets of the
-    sender. If the receiver gets nothing, there is an error in place of a share.
+  - Null: 0, if the part of the sender that reaches the receiver does not change the
+    prediction. If nothing of the sender reaches the receiver, an error is raised.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
   - Denominator: the gap E L(corrupt) − E L(clean). The share is None if the 95 %
     interval of the gap contains 0 or, without a `metric`, if the corrupt prompts have
@@ -89,12 +93,14 @@ def path_effect(
 
   Raises:
     UserError: If a site, head or token is unknown; if the model has no tap of the kind
-      `added`; if the receiver does not depend on the sender by this path, or does not
-      reach the prediction; if the value at an end has integers; if the prompts have
-      different sizes, or there is one prompt alone; if `metric` does not take
-      predictions and prompts. A value depends on another one if it becomes NaN with it,
-      and also changes if normal noise is added to it. So the values at earlier tokens
-      do not depend on those at later ones if attention is causal.
+      `added`; if it has no tap of the kind `embed` or `stream`, and the kind of the
+      sender is `guess` or not known; if the receiver does not depend on the sender by
+      this path, or does not reach the prediction; if the value at an end has integers
+      or is a tree of arrays; if the prompts have different sizes, or there is one
+      prompt alone; if `metric` does not take predictions and prompts. A value depends
+      on another one if it becomes NaN with it, and also changes, by more than rounding,
+      with its clean value or with normal noise. So the values at earlier tokens do not
+      depend on those at later ones if attention is causal.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -122,6 +128,14 @@ def path_effect(
       'kept off the path'
     )
   sent_part, received_part = _parts(model, corrupt, sender, receiver)
+  kind = {place.site: place.tap.kind for place in places(checked_module(model))}
+  is_before = kind[sender.site] in ('guess', None)
+  if is_before and not sites_of_kind(model, 'embed', 'stream'):
+    raise UserError(
+      f'{type(model).__name__} has no tap of the kind embed or stream; without one it '
+      f'is not known which outputs contain {sender.site!r}, whose kind is '
+      f'{kind[sender.site]}'
+    )
   frozen = [site for site in added if site not in (sender.site, receiver.site)]
   if sender.site not in sites_of_kind(model, *_OF_STREAM):
     few = jax.tree.map(lambda array: array[:2], corrupt)
@@ -155,8 +169,15 @@ def path_effect(
     def predicted_with(edit: Callable[[Array], Array]) -> list[Array]:
       return [edited(model, {receiver.site: edit})(corrupt)]
 
-    is_reached = _depends(received_with, sent_part)
-    goes_on = _depends(predicted_with, received_part)
+    # The edits of above count the calls of one forward pass, so they are made anew.
+    is_reached = _depends(
+      received_with, sent_part, lambda: put_part(sent, sender.site, sent_part)
+    )
+    goes_on = _depends(
+      predicted_with,
+      received_part,
+      lambda: put_part(received, receiver.site, received_part),
+    )
     return is_reached, goes_on, *losses
 
   is_reached, goes_on, *arrays = run_once(measured, [model], clean, corrupt)
@@ -184,7 +205,8 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
   axes = {place.site: place.tap.axes for place in places(checked_module(model))}
   for site in sites:
     if site not in shapes:
-      raise UserError(no_value(site))
+      is_tree = any(name.startswith(f'{site}.') for name in shapes)
+      raise UserError(is_a_tree(site) if is_tree else no_value(site))
     if not jnp.issubdtype(shapes[site].dtype, jnp.inexact):
       raise UserError(
         f'the value at the site {site!r} is {shapes[site].dtype}; the ends of a path '
@@ -194,29 +216,40 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
 
 
 def _depends(
-  results_with: Callable[[Callable[[Array], Array]], list[Array]], part: Part
+  results_with: Callable[[Callable[[Array], Array]], list[Array]],
+  part: Part,
+  new_edit: Callable[[], Callable[[Array], Array]],
 ) -> Bool[Array, '']:
   """Returns whether results depend on a part of a value.
 
   NaN goes wherever a value is used, but also through a mask, since 0 · NaN is NaN.
-  Therefore the results must also change with normal noise.
+  Therefore the results must also change with the new value of the part, or with noise.
 
   Args:
     results_with: A function that returns the results if an edit changes the value.
     part: The part.
+    new_edit: A function that returns an edit which puts the new value into the part.
   """
 
-  def with_noise(kind: Array) -> list[Array]:
+  def with_change(number: Array) -> list[Array]:
+    put_new = new_edit()
+
     def edit(value: Array) -> Array:
       old = value[part]
-      noisy = old + jax.random.normal(jax.random.key(0), old.shape, old.dtype)
-      new = jax.lax.select_n(kind, old, noisy, jnp.full_like(old, jnp.nan))
-      return value.at[part].set(new)
+      noise = jax.random.normal(jax.random.key(0), old.shape, old.dtype)
+      noisy = old + (1 + jnp.abs(old)) * noise
+      spoilt = jnp.full_like(old, jnp.nan)
+      chosen = jax.lax.select_n(number, old, put_new(value)[part], noisy, spoilt)
+      return value.at[part].set(chosen)
 
     return results_with(edit)
 
-  # One program computes all three, so that equal results are equal to the last bit.
-  results = jax.lax.map(with_noise, jnp.arange(3))
-  moves = [jnp.any(before != noisy) for before, noisy, _ in results]
-  spoilt = [jnp.any(jnp.isnan(nan)) for *_, nan in results]
-  return jnp.any(jnp.stack(moves)) & jnp.any(jnp.stack(spoilt))
+  is_moved, is_spoilt = jnp.asarray(False), jnp.asarray(False)
+  # One program computes all of them, so that most equal results have equal bits.
+  for before, *moved, spoilt in jax.lax.map(with_change, jnp.arange(4)):
+    # An FFT mixes the roundings of all tokens.
+    rounding = _ROUNDINGS * jnp.finfo(before.dtype).eps * jnp.max(jnp.abs(before))
+    for after in moved:
+      is_moved |= jnp.any(jnp.abs(after - before) > rounding)
+    is_spoilt |= jnp.any(jnp.isnan(spoilt))
+  return is_moved & is_spoilt
