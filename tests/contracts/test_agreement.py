@@ -101,7 +101,7 @@ class _Wide(zoo.mixers.Mixer):
 
 
 class _Mean(zoo.mixers.Mixer):
-  """The mean of the tokens so far, whose steps may go wrong."""
+  """The mean of the tokens so far, whose steps and attention may go wrong."""
 
   def __init__(self, slot, wrong='no', *, rngs):
     self.out, self.wrong = nnx.Linear(slot.width, slot.width, rngs=rngs), wrong
@@ -115,11 +115,25 @@ class _Mean(zoo.mixers.Mixer):
   def opening(self):
     return jax.nn.sigmoid(self.gate[...])  # 1e-4 before training
 
+  def attention(self, tokens):
+    if self.wrong != 'trained':
+      return None
+    shut = jnp.log(-self.gate[0])  # NaN for a gate that is open, as trained ones are
+    return jnp.tril(jnp.ones((len(tokens), 1, *[tokens.shape[1]] * 2))) + 0 * shut
+
   def initial_state(self, batch):
-    return jnp.zeros((batch, self.out.in_features)), jnp.zeros(())
+    count: Any = jnp.zeros((), int if self.wrong == 'type' else float)
+    if self.wrong == 'number':
+      count = 0.0
+    return jnp.zeros((batch, self.out.in_features)), count
 
   def step(self, token, state):
-    total, count = state[0] + self.out(token), state[1] + 1
+    total, count = state[0] + self.out(token), jnp.asarray(state[1] + 1, float)
+    if self.wrong == 'alone':
+      return total
+    if self.wrong == 'trained':
+      is_open = self.gate[0] > -1
+      return jnp.where(is_open, 2, 1) * total / count, (total, count)
     shown = total if self.wrong == 'sum' else total / count
     if self.wrong != 'gate':
       shown += self.opening()[None] * token
@@ -127,7 +141,7 @@ class _Mean(zoo.mixers.Mixer):
 
 
 class _Looks(SoftmaxAttention):
-  """Attention whose outputs, or whose weights, are wrong after some tokens or late."""
+  """Attention whose outputs or weights are wrong, or depend on later tokens."""
 
   def __init__(self, slot, wrong='no', *, rngs):
     super().__init__(slot, rngs=rngs)
@@ -145,6 +159,10 @@ class _Looks(SoftmaxAttention):
     weights = super().attention(tokens)
     if self.wrong == 'shape':
       return weights[:, 0]
+    if self.wrong == 'pair':
+      return weights, tokens
+    if self.wrong == 'total':
+      return weights / jnp.sum(jnp.square(tokens), axis=(1, 2))[:, None, None, None]
     if self.wrong == 'nan':
       return weights * jnp.nan
     return jnp.ones_like(weights) if self.wrong == 'pattern' else weights
@@ -293,7 +311,10 @@ def _transformer(mixer: str, options: dict[str, Any] | None = None) -> Any:
     (_Thrice, None, '_Thrice.outputs_at differs from _Thrice(tokens)'),
     (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'gate', '_Mean.step differs from _Mean(tokens)'),
-    (_Mean, 'state', '_Mean.step changes the shapes of its state from'),
+    (_Mean, 'state', '_Mean.step changes its state from'),
+    (_Mean, 'type', "'int32[]') to ('float32"),
+    (_Mean, 'number', '_Mean.initial_state has the leaf 0.0'),
+    (_Mean, 'alone', '_Mean.step returns a'),
   ],
 )
 def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, unchecked):
@@ -311,14 +332,59 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
       'pattern',
       "_Looks.attention(tokens) of the mixer 'own' is not 0 for later tokens",
     ),
-    ('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (2, 9, 9)"),
+    (
+      'total',
+      "_Looks.attention(tokens) of the mixer 'own' changes with later tokens",
+    ),
+    ('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (4, 9, 9)"),
+    ('pair', "_Looks.attention(tokens) of the mixer 'own' has the shape tuple"),
     ('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
   ],
 )
 def test_a_mixer_that_calls_itself_causal_is(wrong, said, unchecked):
   zoo.register_mixer('own')(_Looks)
   with refuses(said):
-    check_mixers(_transformer('own', {'wrong': wrong}))
+    _check(_transformer('own', {'wrong': wrong}))
+
+
+def _check(model):
+  """Checks the mixers on as many tokens as prompts of the model have."""
+  sizes = {'num_features': 3, 'context_length': model.context_length}
+  task = zoo.create_task('linear_regression', **sizes)
+  check_mixers(model, task.sample(jax.random.key(0), 2))
+
+
+def test_attention_that_is_not_finite_does_not_hide_a_wrong_step():
+  """At first the gate is shut, and both are right."""
+  zoo.register_mixer('own')(_Mean)
+  with refuses('_Mean.step differs from _Mean(tokens)'):
+    _check(_transformer('own', {'wrong': 'trained'}))
+
+
+class _OneToken(zoo.models.Transformer):
+  """Its tokens are the examples and the query, whatever its layout."""
+
+  def embed(self, prompt):
+    tokens = super().embed(prompt)
+    return tokens[:, : prompt.x.shape[1] + 1]
+
+
+class _OfLength(zoo.mixers.Mixer):
+  """A mixer for five tokens alone."""
+
+  causal = False
+
+  def __init__(self, width, *, rngs):
+    self.weights = nnx.Param(jnp.ones((5, 5)) / 5)
+
+  def __call__(self, tokens):
+    return jnp.einsum('ij,bjw->biw', self.weights[...], tokens)
+
+
+def test_mixers_are_called_on_as_many_tokens_as_the_model_has():
+  zoo.register_mixer('own')(_OfLength)
+  arguments: Any = {**_SMALL, 'tokens': 'joint', 'mixer': 'own'}
+  _check(built(lambda: _OneToken(3, 4, **arguments, rngs=nnx.Rngs(0))))
 
 
 def test_each_mixer_with_other_options_is_called_on_more_tokens_than_a_chunk():
@@ -333,7 +399,7 @@ def test_each_mixer_with_other_options_is_called_on_more_tokens_than_a_chunk():
       )
     )
     with refuses('_Late.step differs from _Late(tokens)'):
-      check_mixers(model)
+      _check(model)
 
 
 def _wrong_in_steps(name: str, path: str, factor: float) -> type:
@@ -367,13 +433,13 @@ def _wrong_in_steps(name: str, path: str, factor: float) -> type:
 def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
   zoo.register_mixer('own')(_wrong_in_steps(name, path, factor))
   with refuses('Wrong.step differs from Wrong(tokens)'):
-    check_mixers(_transformer('own'))
+    _check(_transformer('own'))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', zoo.list_mixers())
 def test_the_methods_of_each_shipped_mixer_agree(name):
-  check_mixers(_transformer(name))
+  _check(_transformer(name))
 
 
 @pytest.mark.slow

@@ -123,8 +123,21 @@ def test_without_theory_it_is_trained_on_samples():
     validate(config)
 
 
+def test_predictions_have_the_more_precise_type_of_weights_and_prompts():
+  model: Any = drawn(lambda: _model('gated_delta'), dtype='float32')
+  for kind in 'bfloat16', 'float32':
+    prompt = jax.tree.map(
+      lambda leaf, kind=kind: jnp.asarray(leaf, kind), bodies.prompt()
+    )
+    with jax.numpy_dtype_promotion('standard'):
+      assert model(prompt).dtype == jnp.float32
+  with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
+    prompt = jax.tree.map(lambda leaf: jnp.asarray(leaf, 'float64'), bodies.prompt())
+    assert model(prompt).dtype == jnp.float64
+
+
 def test_in_bfloat16_it_keeps_its_weights_in_float32():
-  """Those that it updates, forward and backward."""
+  """The weights are those that it updates, forward and backward."""
   model: Any = drawn(lambda: _model('gated_delta'), dtype='bfloat16')
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
   prompt = jax.tree.map(lambda leaf: jnp.asarray(leaf, 'bfloat16'), bodies.prompt())

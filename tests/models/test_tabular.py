@@ -224,6 +224,19 @@ def test_the_objective_is_the_mean_over_rows_behind_the_context():
     assert float(losses[i]) == pytest.approx(float(at[place:].mean()), rel=1e-5)
 
 
+def test_its_layers_may_have_no_network():
+  model = Tabular(
+    3,
+    num_layers=1,
+    num_heads=2,
+    width=8,
+    feed_forward='none',
+    norm='none',
+    rngs=nnx.Rngs(0),
+  )
+  assert model.layers[0].feed_forward is None
+
+
 def test_outliers_are_clipped():
   model, prompt = _model(), _table(np.random.default_rng(7))
   far, farther = (

@@ -299,6 +299,32 @@ def test_a_mixer_is_given_by_its_name_its_class_or_a_function():
 
 
 @pytest.mark.slow
+def test_a_mixer_over_the_set_is_a_layer_where_the_query_alone_is_predicted():
+  mixers = ['delta', _OverASet]
+  model = built(lambda: _model(mixer=mixers, num_layers=2, tokens='joint'))
+  assert [layer.mixer.causal for layer in model.layers] == [True, False]
+
+
+def test_inputs_that_are_no_arrays_are_refused(unchecked):
+  class Number(_Forgetting):
+    def inputs(self, tokens, state):
+      inputs, past = super().inputs(tokens, state)
+      return inputs._replace(log_decay=-0.1), past
+
+  class Nothing(_Forgetting):
+    def inputs(self, tokens, state):
+      inputs, past = super().inputs(tokens, state)
+      return inputs._replace(value=None), past
+
+  tokens = jnp.ones((2, 3, 8))
+  for mixer, said in (
+    (Number, 'returns -0.1 as .log_decay'),
+    (Nothing, 'without a value'),
+  ):
+    with refuses(f'{mixer.__name__}.inputs', said):
+      mixer(zoo.mixers.Slot(8, 2), rngs=nnx.Rngs(0))(tokens)
+
+
 def test_a_recurrence_of_ones_own_has_all_forms():
   model = built(lambda: _model(mixer=_Forgetting, num_layers=1))
   task = zoo.create_task('linear_regression', num_features=_D, context_length=_C)
@@ -324,7 +350,7 @@ def test_a_recurrence_of_ones_own_has_all_forms():
     ),
     (
       {'mixer': _OverASet},
-      ["causal is True; the mixer '_OverASet' sets self.causal to False"],
+      ['causal is True; the mixer _OverASet sets self.causal to False', 'interleaved'],
     ),
   ],
   ids=str,

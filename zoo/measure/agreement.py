@@ -74,7 +74,7 @@ def check_agreement(
   prompts = check_sampled(task, jax.random.key(0), num_sampled)
   prompt = jax.tree.map(lambda array: array[:NUM_PROMPTS], prompts)
   if isinstance(model, Transformer):
-    check_mixer_forms(model)
+    check_mixer_forms(model, prompt)
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
   has_form = isinstance(model, FollowsRule | HasExactForm | UpdatesTokens)
 

@@ -167,7 +167,8 @@ class SoftmaxAttention(_Attention):
 
   Raises:
     UserError: If `slot.num_heads` is not a positive integer or does not divide the
-      width, or if `rotary` is True and the number of features of a head is odd.
+      width, if `causal` or `rotary` is not True or False, or if `rotary` is True and
+      the number of features of a head is odd.
 
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
@@ -233,9 +234,8 @@ class ForgettingAttention(_Attention):
   Differences from the paper: this is its attention alone. The output gate, the norms
   and the shifts of keys and values of the authors' "Pro" block are left out.
 
-  Limit: Γ is a sum over the whole sequence in float32, and its roundings grow with it.
-  If strong and weak gates are mixed, the weight of the previous token is off by up to
-  0.06 % at 512 tokens and up to 0.6 % at 4096.
+  Limit: Γ is a sum over the whole sequence in float32, and its roundings grow with it:
+  a weight is off by a share of about 6e-8 · |Γ|, which is 0.06 % for |Γ| = 10⁴.
 
   The NumPy loop that defines it is `tests/mixers/reference/fox.py`.
 
@@ -311,7 +311,8 @@ class ReLUAttention(_Attention):
 
   Raises:
     UserError: If `slot.num_heads` is not a positive integer or does not divide the
-      width, or if `rotary` is True and the number of features of a head is odd.
+      width, if `causal` or `rotary` is not True or False, or if `rotary` is True and
+      the number of features of a head is odd.
 
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from zoo.core.errors import UserError, in_one_line
 from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Activation,
@@ -145,7 +146,7 @@ class LinearState(Mixer):
       state: The state before the first of them.
     """
     inputs, past = self.inputs(tokens, state)
-    inputs = widen(inputs)
+    inputs = self._checked(inputs)
     # Tokens in float64 give inputs in float64. The state has the type of the weights,
     # which may be less precise.
     dtype = np.promote_types(state.memory.dtype, inputs.value.dtype)
@@ -160,7 +161,7 @@ class LinearState(Mixer):
     What is read is linear in the values, so unit vectors as values give the weights.
     """
     b, n, _ = tokens.shape
-    inputs = widen(self.inputs(tokens, self.initial_state(b))[0])
+    inputs = self._checked(self.inputs(tokens, self.initial_state(b))[0])
     units = jnp.eye(n, dtype=inputs.value.dtype)[None, :, None]
     inputs = self.with_values(
       inputs, jnp.broadcast_to(units, (b, n, self.num_heads, n))
@@ -168,6 +169,26 @@ class LinearState(Mixer):
     value, key_size = inputs.value, self.sizes[0]
     memory = jnp.zeros((b, self.num_heads, key_size, value.shape[-1]), value.dtype)
     return jnp.swapaxes(self.recur(inputs, memory)[0], 1, 2)
+
+  def _checked(self, inputs: Any) -> Any:
+    """Returns the inputs in float32 or more precise.
+
+    Raises:
+      UserError: If there is no value, or if an input is not an array.
+    """
+    name = type(self).__name__
+    if getattr(inputs, 'value', None) is None:
+      raise UserError(
+        f'{name}.inputs returns {in_one_line(repr(inputs), 80)} without a value; it '
+        'must return Inputs, and the next state.past'
+      )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
+      if not isinstance(leaf, jax.Array):
+        raise UserError(
+          f'{name}.inputs returns {in_one_line(repr(leaf), 80)} as '
+          f'{jax.tree_util.keystr(path)}; it must be an array of JAX'
+        )
+    return widen(inputs)
 
   def with_values(self, inputs: Any, values: Read) -> Any:
     """Returns the inputs of the recurrence with other values.

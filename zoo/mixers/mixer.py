@@ -120,9 +120,9 @@ class Mixer(nnx.Module):
 
   Attributes:
     causal: Whether a token sees only itself and the tokens before it; True by default.
-      If False, every token sees the context, which is all tokens but the last; with
-      `softmax` every token, so also the last, sees itself, too. A mixer whose
-      constructor takes `causal` sets this attribute.
+      If False, every token sees the context, which is all tokens but the last. With
+      `softmax` the last token then sees itself, too. A mixer whose constructor takes
+      `causal` sets this attribute.
     rotary: Whether queries and keys are rotated by their positions; False by default. A
       mixer whose constructor takes `rotary` sets this attribute.
 
@@ -164,7 +164,8 @@ class Mixer(nnx.Module):
       batch: Number b of sequences.
 
     Returns:
-      A pytree of arrays; None if the mixer cannot take tokens one by one.
+      A pytree of arrays, whose shapes and types no step changes; None if the mixer
+      cannot take tokens one by one.
     """
     return None
 

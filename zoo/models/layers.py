@@ -263,9 +263,9 @@ def make_mixers(
     The mixers, from the first layer to the last.
 
   Raises:
-    UserError: If a name is unknown, if a mixer is causal and the model is not, or the
-      other way round, if a mixer does not support rotary positions that are asked for,
-      if an option is out of its range, or if no mixer has it.
+    UserError: If a name is unknown, if a mixer is causal and the model is not, if a
+      mixer does not support rotary positions that are asked for, if an option is out of
+      its range, or if no mixer has it.
   """
   options = {} if options is None else options
   if not isinstance(options, Mapping):
@@ -295,8 +295,6 @@ def make_mixers(
     if made.causal and not settings['causal']:
       reason = 'does not set self.causal' if 'causal' in wanted else 'is always causal'
       raise UserError(f'causal is False; the mixer {name!r} {reason}')
-    if settings['causal'] and not made.causal:
-      raise UserError(f'causal is True; the mixer {name!r} sets self.causal to False')
     if settings['rotary'] and not made.rotary:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
     yield made

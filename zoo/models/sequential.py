@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -121,6 +122,7 @@ class SequentialLearner(nnx.Module):
       raise UserError(
         f'the prompt has {c} examples; the model is for at most {self.context_length}'
       )
+    given = jnp.promote_types(jnp.asarray(prompt.x).dtype, self.write[...].dtype)
     write, decay = widen(self.write[:c]), None
     if self.log_decay is not None:
       decay = _for_tokens(widen(self.log_decay[:c]), b)[..., None]
@@ -136,8 +138,9 @@ class SequentialLearner(nnx.Module):
       _for_tokens(write, b),
     )
     state = jnp.broadcast_to(start[None, None, :, None], (b, 1, d, 1))
+    state = state.astype(np.promote_types(given, 'float32'))
     read = self.read_tap(chunkwise(inputs, state)[0])
-    return read[:, :, 0, 0].astype(prompt.x.dtype)
+    return read[:, :, 0, 0].astype(given)
 
   def exact_form(self) -> Recurrence:
     """Returns the exact form from which `zoo.theory` computes the risk."""

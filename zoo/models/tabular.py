@@ -125,7 +125,8 @@ class Tabular(nnx.Module):
     self.num_loops = check_count('num_loops', num_loops, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)
     self.num_bars = check_count('num_bars', num_bars, minimum=2)
-    hidden_features = 2 * width if hidden_features is None else hidden_features
+    if hidden_features is None and feed_forward != 'none':
+      hidden_features = 2 * width
     init = Init(None, 1 / math.sqrt(2 * num_layers * num_loops))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     # A row has each feature, and whether it is NaN.

@@ -88,8 +88,8 @@ class Transformer(TokenModel):
   Kernels start from N(0, init_scale²), or from N(0, 1/inputs) if that is None. Kernels
   whose outputs are added to the tokens are divided by √(2 · num_layers), as in GPT-2.
   Learned positions start from N(0, init_scale²), or from N(0, 0.02²) if that is None,
-  as in Hugging Face's code of GPT-2 (OpenAI's code has 0.01²). A few kernels do not
-  depend on `init_scale`; they are named there.
+  as in Hugging Face's code of GPT-2 (OpenAI's code has 0.01²). The argument
+  `init_scale` names the kernels that do not depend on it.
 
   Args:
     num_features: Number d of features of an example, ≥ 1.
@@ -154,8 +154,9 @@ class Transformer(TokenModel):
     UserError: If an argument is out of its range, or if arguments contradict one
       another: heads that do not divide the width, an option that no mixer has,
       `causal=False` or `positions='rotary'` with a mixer that does not support it,
-      `causal=False` with the tokens 'shifted', more trained loops than loops, or a head
-      that does not fit the outputs or the edges.
+      `causal=False` with the tokens 'shifted', a mixer that is not causal in a causal
+      model that predicts all examples, more trained loops than loops, or a head that
+      does not fit the outputs or the edges.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -241,6 +242,13 @@ class Transformer(TokenModel):
       Layer(width, layer_mixer, feed_forward, hidden_features, norm, init, rngs=rngs)
       for layer_mixer in mixers
     )
+    for layer in self.layers:
+      if causal and tokens != 'joint' and not layer.mixer.causal:
+        raise UserError(
+          f'causal is True; the mixer {type(layer.mixer).__name__} sets self.causal to '
+          f'False, so that with the tokens {tokens!r} predictions of examples would '
+          'see later ones'
+        )
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, self.num_reads)
     self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')

@@ -57,6 +57,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
     from them.
   - All ways of predicting agree: `__call__`, `predictions`, the learning rule or exact
     form, and the methods of mixers.
+  - A causal mixer ignores later tokens, and so does its attention.
   - The gradient is finite, and is not 0 for all parameters.
   - The model predicts the same when it is compiled, and after `nnx.split` and
     `nnx.merge`.
@@ -83,8 +84,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   """
   name = type(model).__name__
   check_predictor(model)
-  check_mixers(model)
   prompt = _prompt(name, task)
+  check_mixers(model, prompt)
   # These prompts are a constant in the program. A model must predict the same from it.
   constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
 
