@@ -46,7 +46,11 @@ def test_documents_count_the_values_that_are_kept():
   beyond = [sum(size > limit for size in sizes) for limit in (2, 3, 4)]
   assert beyond[2] == 0
   for page, said in (
-    ('results.md', f'{len(written)} values; none of the {number} with an error'),
+    (
+      'results.md',
+      f'of {len(written)} values {exact} agree to rounding, and none of the other '
+      f'{number}',
+    ),
     ('results/README.md', f'| {len(written)}, {number}, none beyond 4 |'),
     ('tasks.md', f'the {exact} values that\nagree to rounding are left out'),
     ('tasks.md', f'{beyond[0]} of {number} are beyond 2, {beyond[1]} beyond 3'),

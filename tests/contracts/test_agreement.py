@@ -156,11 +156,11 @@ class _Looks(SoftmaxAttention):
     return self(tokens)[:, at]
 
   def attention(self, tokens):
-    weights = super().attention(tokens)
+    weights: Any = super().attention(tokens)
     if self.wrong == 'shape':
       return weights[:, 0]
     if self.wrong == 'pair':
-      return weights, tokens
+      weights = weights, tokens
     if self.wrong == 'total':
       return weights / jnp.sum(jnp.square(tokens), axis=(1, 2))[:, None, None, None]
     if self.wrong == 'nan':
