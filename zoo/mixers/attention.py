@@ -235,7 +235,7 @@ class ForgettingAttention(_Attention):
   and the shifts of keys and values of the authors' "Pro" block are left out.
 
   Limit: Γ is a sum over the whole sequence in float32, and its roundings grow with it:
-  a weight is off by a share of about 6e-8 · |Γ|, which is 0.06 % for |Γ| = 10⁴.
+  a weight is off by a share of about 6e-8 · `|Γ|`, which is 0.06 % for `|Γ|` = 10⁴.
 
   The NumPy loop that defines it is `tests/mixers/reference/fox.py`.
 

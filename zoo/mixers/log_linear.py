@@ -64,8 +64,8 @@ class LogLinear(Mamba2Block):
   in the authors' code at 1 to h.
 
   Limit: for all tokens at once, G is a sum over the whole sequence in float32, and its
-  roundings grow with it: a weight is off by a share of about 6e-8 · |G|, which is
-  0.06 % for |G| = 10⁴. Token by token, with `step`, there is no such sum.
+  roundings grow with it: a weight is off by a share of about 6e-8 · `|G|`, which is
+  0.06 % for `|G|` = 10⁴. Token by token, with `step`, there is no such sum.
 
   The NumPy loop that defines it is `tests/mixers/reference/log_linear.py`.
 
