@@ -6,7 +6,8 @@
   --style=paper.mplstyle    # a style file of matplotlib
   --format=png,pdf          # for commands that write several pictures
 
-Beside each picture the command writes a CSV with the numbers that it shows.
+Beside each picture the command writes a CSV with the numbers that it shows. The
+pictures of `launch.atlas` have one CSV together, atlas.csv.
 """
 
 from __future__ import annotations

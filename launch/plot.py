@@ -49,8 +49,7 @@ _X = flags.DEFINE_string(
   None,
   'Horizontal axis of a sweep: one of its fields except the seed. Without this flag, '
   'the axis is the numeric field with the most values. If that field has fewer than '
-  'three values, the axis is the field with the most values, numeric or not. Default: '
-  'chosen by the numbers of values.',
+  'three values, the axis is the field with the most values, numeric or not.',
 )
 _BASELINES = flags.DEFINE_list(
   'baselines',

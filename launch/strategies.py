@@ -30,6 +30,7 @@ the command without --part draws the pictures.
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,12 @@ def _show_run(workdir: str) -> None:
   fitter = Fitter(newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
   number = len(named(newest.task, _PREDICTORS.value))
   _check_told_apart([newest.config], [{}], number)
-  cells = {f'step={step}': fitter.parameters(step) for step in steps}
+  # The weights count, too: a model may have been saved again, with the same config.
+  cells = {
+    f'step={step}': fitter.parameters(step)
+    | {'weights': _digest(zoo.load(workdir, step).model)}
+    for step in steps
+  }
 
   def compute(name: str) -> dict[str, Any]:
     return fitter.row(zoo.load(workdir, cells[name]['step']).model)
@@ -139,6 +145,18 @@ def _show_run(workdir: str) -> None:
   _write(out, phases.rows_of([{}], [run]), figures)
   print(phases.series_table(run))
   print(f'\n{_where(out)}')
+
+
+def _digest(model: Any) -> str:
+  """Returns a hash of the weights of a model."""
+  import jax
+  import numpy as np
+  from flax import nnx
+
+  sha = hashlib.sha256()
+  for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
+    sha.update(np.asarray(leaf).tobytes())
+  return sha.hexdigest()
 
 
 def _show_sweep() -> None:
@@ -211,10 +229,16 @@ def _check_told_apart(
 ) -> None:
   """Prints which predictors make the same predictions.
 
-  Raises UserError if all of them do so at every point; `number` is how many they are.
+  Raises UserError if all of them do so at every point, or if there is one predictor
+  alone; `number` is how many they are.
   """
   from studies.strategies.series import coinciding
 
+  if number < 2:
+    raise UserError(
+      'there is one predictor, so that its weight would be 1 for every model; name two '
+      'or more by --predictors'
+    )
   tried: dict[str, Any] = {}
   found: dict[str, int] = {}
   for config in configs:

@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -72,30 +72,37 @@ def run(
   """
   # A config is made when it is needed, and once: some search for a width, which takes
   # half a second.
-  configs = {
-    cell: functools.cache(functools.partial(grid.get_config, *cell))
-    for cell in grid.cells
-  }
+  get_config = functools.cache(grid.get_config)
   names = {cell.name: cell for cell in grid.cells}
   number = len(names if part is None else part.of([*names]))
   with writing(out), run_in(out) as (whole, interruption):
     # A folder of other settings is refused before anything is trained.
     for cell in grid.cells:
       if has_notes(_folder(cell, whole)):
-        read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
+        of_cell = functools.partial(get_config, *cell)
+        read_notes(_folder(cell, whole), grid.settings(cell), of_cell)
     minutes: list[float] = []
 
     def compute(name: str) -> dict[str, Any]:
       cell = names[name]
       folder, settings = _folder(cell, whole), grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
-      cell_run = CellRun(cell, settings, configs[cell], folder, interruption)
+      of_cell = functools.partial(get_config, *cell)
+      cell_run = CellRun(cell, settings, of_cell, folder, interruption)
       # Rows are rounded to the digits of atlas.csv, so that both files give the same
       # statistics.
       rows = from_csv(to_csv(cell_run.rows()), name)
-      row = {'budgets': [dataclasses.asdict(row) for row in rows]}
-      kept = _kept_rows(whole) | {name: row}
-      write_atomically(whole / 'atlas.csv', to_csv(_known(configs, kept, whole)))
+      before = _kept_rows(whole)
+      by_budget = {row.budget: dataclasses.asdict(row) for row in rows}
+      if 0 not in by_budget:  # An earlier call may have trained with other budgets.
+        for fields in before.get(name, {}).get('budgets', []):
+          if fields['budget']:
+            by_budget.setdefault(fields['budget'], fields)
+      row = {'budgets': [by_budget[budget] for budget in sorted(by_budget)]}
+      kept = before | {name: row}
+      write_atomically(
+        whole / 'atlas.csv', to_csv(_known(get_config, names, kept, whole))
+      )
       minutes.append(rows[-1].minutes)
       hours = sum(minutes) / len(minutes) / 60
       _log(rows[-1], number - len(minutes), hours)
@@ -103,7 +110,7 @@ def run(
 
     cells = dict.fromkeys(names)
     complete(cells, shared_out(cells, part), compute, whole, interruption, part)
-    all_rows = _known(configs, _kept_rows(whole), whole)
+    all_rows = _known(get_config, names, _kept_rows(whole), whole)
     if part is None:
       report.write(all_rows, command, whole)
     return all_rows
@@ -139,20 +146,36 @@ def _baselines(
 
 
 def _known(
-  configs: Mapping[Cell, Callable[[], Config]],
+  get_config: GetCellConfig,
+  names: Iterable[str],
   kept: Mapping[str, Row],
   out: pathlib.Path,
 ) -> list[AtlasRow]:
-  """Returns the rows of the baselines, and then those of all cells that are kept."""
+  """Returns the rows of the baselines, and then those of all cells that are kept.
+
+  The named cells come first, in their order; then come those of earlier calls with the
+  same folder.
+  """
   baselines: dict[tuple, AtlasRow] = {}
   models: list[AtlasRow] = []
-  for cell, get_config in configs.items():
-    if cell.name in kept:
-      rows = [_atlas_row(fields) for fields in kept[cell.name]['budgets']]
-      models += rows
-      if any(row.losses for row in rows):
-        baselines |= {row.cell: row for row in _baselines(cell, get_config, out)}
+  for name in dict.fromkeys([*names, *kept]):
+    if name not in kept:
+      continue
+    cell = _cell_of(name)
+    rows = [_atlas_row(fields) for fields in kept[name]['budgets']]
+    models += rows
+    if any(row.losses for row in rows):
+      of_cell = functools.partial(get_config, *cell)
+      baselines |= {row.cell: row for row in _baselines(cell, of_cell, out)}
   return [*baselines.values(), *models]
+
+
+def _cell_of(name: str) -> Cell:
+  """Returns the cell of a name, as `Cell.name` makes it."""
+  model, task, *rest = name.split(',')
+  lengths = [int(part) for part in rest if part.isdigit()]
+  guesses = [part for part in rest if not part.isdigit()]
+  return Cell(model, task, next(iter(guesses), None), next(iter(lengths), None))
 
 
 def _atlas_row(fields: Mapping[str, Any]) -> AtlasRow:

@@ -23,7 +23,7 @@ from studies.llm.benchmarks import Benchmark, read_benchmark
 from studies.llm.config import EMBEDDING, Config, check_fit, validate, weights_path
 from studies.llm.guesses import Guesses, LabelScale, make_guesses
 from studies.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompts
-from studies.llm.readouts import read_all
+from studies.llm.readouts import label_texts, read_all
 from studies.llm.report import plot
 from studies.llm.summary import Line, summarise
 from zoo.config.saved import to_json
@@ -165,7 +165,7 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
     )
   if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # a folder of another run is refused early
-    prepared.lines = _read_lines(out, config)
+    prepared.lines = _read_lines(out, config, prepared.wording)
     if prepared.is_answered:
       path = out / _SUMMARY
       prepared.summary = read_json(path, dict) if path.is_file() else None
@@ -204,7 +204,7 @@ def complete(
   out = prepared.out
   with occupied(out, prepared.config, _KIND), Interruption() as interruption:
     # Another process may have asked some prompts in the meantime.
-    prepared.lines = _read_lines(out, prepared.config)
+    prepared.lines = _read_lines(out, prepared.config, prepared.wording)
     _ask(prepared, without_guess, interruption)
     interruption.raise_if_ctrl_c()
     if not prepared.is_answered:
@@ -225,7 +225,7 @@ def _ask(
   It stops after a batch if a signal has come.
   """
   prompts, lines, model = prepared.prompts, prepared.lines, prepared.sources.model
-  digest = _digest(prepared.config)
+  digest = _digest(prepared.config, prepared.wording)
   size, readouts = prepared.config.model.batch_size, prepared.config.readouts
   missing = [index for index in range(len(prompts)) if index not in lines]
   with tqdm(
@@ -295,13 +295,17 @@ def _check_lengths(prepared: Run) -> None:
         )
 
 
-def _read_lines(out: pathlib.Path, config: Config) -> dict[int, Line]:
+def _read_lines(out: pathlib.Path, config: Config, wording: Wording) -> dict[int, Line]:
   """Reads the rows of the answered prompts, by index; raises UserError."""
-  digest = _digest(config)
+  digest = _digest(config, wording)
   rows = [kept['row'] for kept in read_rows(out).values() if kept['digest'] == digest]
   return {row['index']: row for row in rows}
 
 
-def _digest(config: Config) -> str:
-  """Returns a digest of the config. Answers do not depend on the library's version."""
-  return hashlib.sha256(to_json(config).encode()).hexdigest()[:8]
+def _digest(config: Config, wording: Wording) -> str:
+  """Returns a digest of the config, and of how answers begin and labels are written.
+
+  Nothing else that answers depend on may change with the version of the library.
+  """
+  texts = [to_json(config), wording.answer_prefix, *label_texts(wording)]
+  return hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:8]

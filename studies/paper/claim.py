@@ -11,6 +11,7 @@ from zoo import reports
 from zoo.reports.plots import Plot
 
 HOLDS, NOT_SHARP, FAILS = 'holds', 'holds, not sharp', 'fails'
+NOT_DECIDED = 'not decided'
 
 Figures = Mapping[str, Plot]  # the figures by name
 
@@ -21,13 +22,15 @@ class Evidence:
 
   `exact` has the numbers that theory computes and `measured` those that are read from
   figures, both by name. `holds` says whether the claim holds by these numbers, and is
-  None if a figure is missing. `sharp` is False if a stronger statement is true.
+  None if a figure is missing or `is_open`. `sharp` is False if a stronger statement is
+  true. `is_open` is True if the interval of a measured number does not decide.
   """
 
   exact: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   measured: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
   holds: bool | np.bool_ | None = None
   sharp: bool | np.bool_ = True
+  is_open: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +85,8 @@ def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
 
 def verdict(evidence: Evidence) -> str | None:
   """Returns the verdict in words; None if a figure is missing."""
+  if evidence.is_open:
+    return NOT_DECIDED
   if evidence.holds is None:
     return None
   if not evidence.holds:

@@ -238,18 +238,28 @@ def figure_6(figures: Figures) -> Evidence:
   """Fig. 6."""
   if '6' not in figures:
     return Evidence()
-  mean, high = free_difference(figures, 'with − without guess')
-  holds = None if high is None else high < 0
-  return Evidence(measured={'difference': mean, 'upper_end': high}, holds=holds)
+  return _of_difference(figures, 'with − without guess')
 
 
 def appendix_c3(figures: Figures) -> Evidence:
   """Appendix C.3."""
   if '6' not in figures:
     return Evidence()
-  mean, high = free_difference(figures, 'with guess − guess alone')
-  holds = None if high is None else high < 0
-  return Evidence(measured={'difference': mean, 'upper_end': high}, holds=holds)
+  return _of_difference(figures, 'with guess − guess alone')
+
+
+def _of_difference(figures: Figures, name: str) -> Evidence:
+  """Returns the evidence for a claim that a difference of errors is below 0.
+
+  If the interval contains 0, the difference does not decide.
+  """
+  mean, low, high = free_difference(figures, name)
+  measured = {'difference': mean, 'lower_end': low, 'upper_end': high}
+  if low is None or high is None:
+    return Evidence(measured=measured)
+  if low <= 0 <= high:
+    return Evidence(measured=measured, is_open=True)
+  return Evidence(measured=measured, holds=high < 0)
 
 
 # The claims in the order of the paper.

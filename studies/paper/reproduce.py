@@ -154,7 +154,7 @@ def verdicts_of(claims: Sequence[reports.JudgedClaim]) -> str:
   verdicts = [claim['verdict'] for claim in claims]
   counts = (
     f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'
-    for verdict in ('holds', 'holds, not sharp', 'fails', None)
+    for verdict in ('holds', 'holds, not sharp', 'fails', 'not decided', None)
     if verdict in verdicts
   )
   return f'Verdicts on the {len(claims)} claims: {"; ".join(counts)}.'

@@ -199,7 +199,7 @@ def risks_to_flipped(
 
 def free_difference(
   figures: Mapping[str, Plot], name: str
-) -> tuple[float | None, float | None]:
+) -> tuple[float | None, float | None, float | None]:
   """Reads the mean paired difference of free answers from Fig. 6.
 
   Args:
@@ -207,14 +207,15 @@ def free_difference(
     name: The name of the series of differences.
 
   Returns:
-    The mean, and the upper end of its interval. Both are None if no prompt has both
-    answers.
+    The mean, and the lower and the upper end of its interval. All are None if no prompt
+    has both answers.
   """
   try:
     differences = figures['6'].series('b', name)
   except KeyError:
-    return None, None
-  for x, mean, high in zip(differences.x, differences.y, differences.high, strict=True):
+    return None, None, None
+  of_readouts = (differences.x, differences.y, differences.low, differences.high)
+  for x, mean, low, high in zip(*of_readouts, strict=True):
     if round(x) == 0:  # free answers are the first readout
-      return mean, high
-  return None, None
+      return mean, low, high
+  return None, None, None

@@ -119,9 +119,10 @@ def plot_series(run: FittedRun, *, ax: Ax = None) -> list[Axes]:
     by_prompt = [fit.by_prompt for fit in run.fits.values()]
     name = 'unexplained, weights by likelihood'
     unexplained.append(_curve_of(name, VERMILION, by_prompt, steps))
+  scale, x_axis = _scale_of(steps)
   panels = (
-    Panel('Weights', _STEP, 'weight', tuple(weights), 'log'),
-    Panel('What they leave', _STEP, 'share', tuple(unexplained), 'log'),
+    Panel('Weights', x_axis, 'weight', tuple(weights), scale),
+    Panel('What they leave', x_axis, 'share', tuple(unexplained), scale),
   )
   return plot_panels(panels, 2, 2.8, ax=ax)
 
@@ -191,6 +192,13 @@ def plot_lines(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
   return drawn
 
 
+def _scale_of(steps: Sequence[int]) -> tuple[str, str]:
+  """Returns the scale of the axis of steps and its label; a log axis has no 0."""
+  if min(steps) > 0 and len(steps) > 1:
+    return 'log', f'{_STEP} (log scale)'
+  return 'linear', _STEP
+
+
 def _panels_of(diagram: Diagram) -> Iterator[Panel]:
   weights, unexplained = diagram.weights, diagram.unexplained
   is_shared: np.ndarray = diagram.is_shared
@@ -199,8 +207,7 @@ def _panels_of(diagram: Diagram) -> Iterator[Panel]:
     weights, unexplained = weights.swapaxes(0, 2), unexplained.swapaxes(0, 1)
     is_shared = np.any(is_shared, axis=2, keepdims=True)
     names = ['all seeds']
-  scale = 'log' if min(diagram.steps) > 0 and len(diagram.steps) > 1 else 'linear'
-  x_axis = f'{_STEP} (log scale)' if scale == 'log' else _STEP
+  scale, x_axis = _scale_of(diagram.steps)
   for at, of_value in enumerate(names):
     lines = []
     colours = itertools.cycle(PALETTE)

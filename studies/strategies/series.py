@@ -225,18 +225,23 @@ def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
 
 def least_examples(config: Config, task: Task) -> int:
   """Returns the fewest examples after which a run was trained to predict."""
-  # A shipped model's config may be older than these fields.
-  if config.objective.get('positions', 'query') == 'every':
+  # The config may be that of `zoo.save`, with a model and a task alone, or older than
+  # these fields.
+  objective = config.get('objective', {})
+  if objective.get('positions', 'query') == 'every':
     return 0
-  least = config.objective.get('min_examples')
+  least = objective.get('min_examples')
   return task.context_length if least is None else least
 
 
 def _nats(config: Config, task: Task) -> float:
   """Returns the factor from a mean loss to nats of all labels of a step; may be NaN."""
-  is_every = config.objective.get('positions', 'query') == 'every'
+  batch_size = config.get('train', {}).get('batch_size')
+  if batch_size is None:
+    return math.nan
+  is_every = config.get('objective', {}).get('positions', 'query') == 'every'
   of_prompt = task.context_length + 1 if is_every else 1
-  labels = of_prompt * config.train.batch_size
+  labels = of_prompt * batch_size
   if task.label_kind != 'numbers':
     return float(labels)
   noise_std = float(getattr(task, 'noise_std', 0.0))

@@ -7,7 +7,9 @@ import types
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
+import zoo
 from tests.checkpoints.states import zeros_of
 from tests.compare import refuses
 from tests.training.runs import small_config
@@ -153,6 +155,10 @@ def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path)
       ),
       'gd and gd_beta predict the same on the prompts of this task',
     ),
+    (
+      ('--checkpoint=checkpoints/yq_lsa', '--predictors=gd', '--out=never'),
+      'there is one predictor',
+    ),
     (('--checkpoint=no/such/run',), 'no/such/run does not exist'),
     (
       ('--checkpoint=checkpoints/yq_lsa', '--predictors=bayse'),
@@ -175,6 +181,25 @@ def test_a_shipped_checkpoint_has_one_step(call, tmp_path):
   answer = call('strategies', *arguments, f'--out={tmp_path}')
   assert answer.code == 0, answer.err
   assert len(_rows(tmp_path)) == 1
+
+
+@pytest.mark.slow
+def test_a_model_that_is_saved_again_is_fitted_again(call, tmp_path):
+  """Its config has no more than a model and a task, and its step is 0."""
+  task = {'name': 'linear_regression', 'num_features': 3, 'context_length': 6}
+  config = {'model': {'name': 'yq_lsa'}, 'task': task}
+  found = []
+  for seed in 0, 1:
+    model = zoo.models.YqLSA(3, init_scale=0.3, rngs=nnx.Rngs(seed))
+    zoo.save(model, tmp_path / f'model{seed}', config)
+    checkpoint = f'--checkpoint={tmp_path / f"model{seed}"}'
+    arguments = '--predictors=gd,averaging', '--num_prompts=64'
+    answer = call('strategies', checkpoint, *arguments, f'--out={tmp_path / "out"}')
+    assert answer.code == 0, answer.err
+    assert 'Warning' not in answer.err
+    (row,) = _rows(tmp_path / 'out')
+    found.append(row['unexplained'])
+  assert found[0] != found[1]
 
 
 @pytest.mark.slow
