@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from tests.compare import refuses
 from zoo.core import distributions
 from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture, Mixture
 
@@ -60,6 +61,25 @@ def test_the_parts_of_a_distribution_agree(kind):
   variance = (np.square(y - mean) * density).sum(0) * width
   np.testing.assert_allclose(distribution.mean, mean, atol=5e-3)
   np.testing.assert_allclose(distribution.std, np.sqrt(variance), atol=5e-3)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_numbers_are_one_for_each_prompt_or_one_for_all(kind, unchecked):
+  label = _distributions()[kind]
+  number = label.mean.shape[0]
+  numbers = np.linspace(-1, 1, number)
+  for method in label.log_prob, label.cdf:
+    whole = np.asarray(method(jnp.asarray(numbers, label.mean.dtype)))
+    for given in numbers, numbers.tolist():
+      np.testing.assert_allclose(method(given), whole, rtol=1e-6)
+    of_one = method(0.25)
+    np.testing.assert_array_equal(of_one, method(np.full(number, 0.25)))
+    with refuses('y has the shape', f'it must be ({number},)'):
+      method(numbers[:, None])
+  with refuses('p has the shape'):
+    label.quantile([0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6])
+  with refuses('p has numbers outside [0, 1]'):
+    label.quantile(90)
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -196,6 +196,43 @@ def test_a_number_of_the_table_that_does_not_vary_predicts_itself():
     np.testing.assert_array_equal(one, y[0])
 
 
+def test_a_column_that_varies_by_rounding_alone_is_constant():
+  x, y = table(40, 5)
+  x[:, 2] = 0.3
+  exact = fitted(Ridge(1.0), TASK, data=(x, y))
+  x[::2, 2] = 0.1 + 0.2
+  rounded = fitted(Ridge(1.0), TASK, data=(x, y))
+  queries = table(7, 5, seed=1)[0]
+  assert_close(rounded.predict(queries), exact.predict(queries), 1e-9)
+  # A time in seconds since 1970 still counts, and so do very large numbers.
+  for column, query in (
+    (1.7e9 + np.arange(40), 1.7e9 + np.arange(7)),
+    (1e160 * np.arange(40), 1e160 * np.arange(7)),
+  ):
+    moved = fitted(Ridge(1.0), TASK, data=(np.c_[x[:, :4], column], y))
+    small = fitted(Ridge(1.0), TASK, data=(np.c_[x[:, :4], np.arange(40.0)], y))
+    for_large = moved.predict(np.c_[queries[:, :4], query])
+    for_small = small.predict(np.c_[queries[:, :4], np.arange(7.0)])
+    assert_close(for_large, for_small, 1e-5)
+
+
+@pytest.mark.parametrize('kind', [object, str])
+def test_text_in_y_is_said_of_y(kind):
+  x, _ = table(4, 5)
+  with refuses('y has text, which is no number'):
+    fitted(Ridge(1.0), TASK, data=(x, np.array(['a', 'b', 'a', 'b'], kind)))
+  numbers = np.array([1.0, 2.0, 3.0, 5.0])
+  found = fitted(Ridge(1.0), TASK, data=(x, numbers.astype(object)))
+  assert_close(found.y_, numbers, 0)
+
+
+@pytest.mark.parametrize('name', ['NearestShares', 'NearestMean', 'SoftmaxRegression'])
+def test_a_baseline_of_classes_predicts_no_numbers(name):
+  x, y = table(6, 5)
+  with refuses(f'{name} predicts classes, and the labels are numbers'):
+    fitted(getattr(estimators.classes, name)(), data=(x, y)).predict(x)
+
+
 def test_a_column_that_does_not_vary_in_the_context_is_ignored():
   x, y = table()
   x[:, 1] = 0.1  # whose mean is rounded

@@ -182,7 +182,7 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
     ({'x': np.full((_N, 2), 'a')}, {}, 'has entries that are not finite numbers'),
     ({}, {'label_kind': 'classes'}, 'has 30 different values in 30 rows'),
     ({}, {'context_length': 6}, 'has 6 for held_out'),
-    ({'y': np.array([{}] * _N)}, {}, 'it must be an .npz file with the arrays x'),
+    ({'y': np.array([{}] * _N)}, {}, 'is an array of Python objects'),
     ({}, {'standardise': 'all'}, 'unknown standardise'),
   ],
 )
@@ -222,8 +222,11 @@ _DAMAGED = {
 @pytest.mark.parametrize('what', _DAMAGED)
 def test_an_array_is_read_only_after_its_header(what, tmp_path):
   y = _npy((3,), np.ones(3).tobytes())
+  said = 'it must be an .npz file with the arrays x and y, of numbers'
+  if what == 'objects':
+    said = 'is an array of Python objects, as columns of pandas are'
   for members in {'x': _DAMAGED[what], 'y': y}, {'x': y, 'y': _DAMAGED[what]}:
-    with refuses('it must be an .npz file with the arrays x and y, of numbers'):
+    with refuses(said):
       _task(_npz(tmp_path / 'a.npz', **members))
 
 

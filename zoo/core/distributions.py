@@ -17,11 +17,14 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
+from jax.core import Tracer
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from zoo.core import losses, trees
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 
@@ -55,12 +58,26 @@ class Distribution(trees.Tree, abc.ABC):
     return jax.tree.map(lambda array: array[index], self)
 
   @abc.abstractmethod
-  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
-    """Returns the log density at a number y for each prompt, in nats."""
+  def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    """Returns the log density at y, in nats.
+
+    Args:
+      y: A number for each prompt, `[*b]`, or one for all of them.
+
+    Raises:
+      UserError: If y has another shape.
+    """
 
   @abc.abstractmethod
-  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
-    """Returns the probability of at most y, for a number y for each prompt."""
+  def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    """Returns the probability of at most y.
+
+    Args:
+      y: A number for each prompt, `[*b]`, or one for all of them.
+
+    Raises:
+      UserError: If y has another shape.
+    """
 
   @abc.abstractmethod
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
@@ -68,7 +85,39 @@ class Distribution(trees.Tree, abc.ABC):
 
     Args:
       p: The share, in (0, 1): one number for all prompts, or one for each.
+
+    Raises:
+      UserError: If p has another shape, or is not in [0, 1].
     """
+
+  def of_prompts(self, name: str, numbers: Any) -> Float[Array, '*b']:
+    """Returns an array with a number for each prompt.
+
+    Args:
+      name: The name of the argument, for the error message.
+      numbers: A number for each prompt, in an array, a list or a column of pandas; or
+        one number for all prompts.
+
+    Raises:
+      UserError: If the shape is another.
+    """
+    mean = jax.eval_shape(lambda of: of.mean, self)
+    if not isinstance(numbers, jax.Array):
+      numbers = jnp.asarray(np.asarray(numbers), mean.dtype)
+    if numbers.ndim and numbers.shape != mean.shape:
+      raise UserError(
+        f'{name} has the shape {numbers.shape}; it must be {mean.shape}, a number for '
+        'each prompt, or one number'
+      )
+    return jnp.broadcast_to(numbers, mean.shape)
+
+  def shares(self, p: Any) -> Float[Array, '*b']:
+    """Returns shares for `quantile`, one for each prompt; raises UserError."""
+    shares = self.of_prompts('p', p)
+    is_known = not isinstance(shares, Tracer)
+    if is_known and not bool(jnp.all((shares >= 0) & (shares <= 1))):
+      raise UserError('p has numbers outside [0, 1]; it must be a share, such as 0.9')
+    return shares
 
   def sample(self, key: Key[Array, '']) -> Float[Array, '*b']:
     """Draws a number for each prompt."""
@@ -102,14 +151,17 @@ class Gaussian(Distribution):
   mean: Numbers
   std: Numbers
 
-  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     return _log_normal(y, self.mean, self.std)
 
-  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     return _normal_cdf(y, self.mean, self.std)
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    return self.mean + self.std * ndtri(jnp.asarray(p, self.mean.dtype))
+    p = self.shares(p)
+    return self.mean + self.std * ndtri(p.astype(self.mean.dtype))
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -155,18 +207,21 @@ class GaussianMixture(Distribution):
     squares = jnp.square(self.stds) + jnp.square(from_mean)
     return jnp.sqrt(jnp.sum(self.weights * squares, axis=-1))
 
-  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     densities = _log_normal(self._for_each(y), self.means, self.stds)
     log_weights = jax.nn.log_softmax(self.log_weights)
     # A component that is left out may have an infinite density.
     densities = jnp.where(log_weights == -jnp.inf, 0, densities)
     return logsumexp(log_weights + densities, axis=-1)
 
-  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     below = _normal_cdf(self._for_each(y), self.means, self.stds)
     return jnp.sum(self.weights * below, axis=-1)
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    p = self.shares(p)
     # It lies between the least and the largest quantile of the components.
     dtype, shape = self.means.dtype, self.means.shape[:-1]
     share = jnp.broadcast_to(jnp.asarray(p, dtype), shape)
@@ -228,7 +283,8 @@ class Bars(Distribution):
     mean = jnp.sum(p * means, axis=-1, keepdims=True)
     return jnp.sqrt(jnp.sum(p * (variances + jnp.square(means - mean)), axis=-1))
 
-  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     edges, widths, tails = self._shape()
     bar = self._bar_of(y)
     log_p = _take(jax.nn.log_softmax(self.logits), bar)
@@ -240,7 +296,8 @@ class Bars(Distribution):
     of_tail = _log_normal(at, start, tail) + math.log(2)
     return log_p + jnp.where(is_tail, of_tail, -jnp.log(_take(widths, bar)))
 
-  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     edges, widths, tails = self._shape()
     bar, p = self._bar_of(y), self.probabilities
     last = p.shape[-1] - 1
@@ -252,6 +309,7 @@ class Bars(Distribution):
     return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    p = self.shares(p)
     edges, widths, tails = self._shape()
     of_bars = self.probabilities
     last, shape = of_bars.shape[-1] - 1, of_bars.shape[:-1]
@@ -328,14 +386,17 @@ class Mixture(Distribution):
     ]
     return jnp.sqrt(self._average(squares))
 
-  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     densities = jnp.stack([part.log_prob(y) for part in self.parts])
     return logsumexp(densities, axis=0) - math.log(len(self.parts))
 
-  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+  def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
+    y = self.of_prompts('y', y)
     return self._average([part.cdf(y) for part in self.parts])
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    p = self.shares(p)
     # It lies between the least and the largest quantile of the parts.
     of_parts = jnp.stack([part.quantile(p) for part in self.parts])
     share = jnp.broadcast_to(jnp.asarray(p, of_parts.dtype), of_parts.shape[1:])

@@ -307,6 +307,15 @@ def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> No
     )
 
 
+def check_classes(baseline: Baseline, examples: Examples) -> None:
+  """Raises UserError if labels are numbers, for a baseline that predicts classes."""
+  if examples.y.ndim == 1:
+    raise UserError(
+      f'{type(baseline).__name__} predicts classes, and the labels are numbers; it '
+      'needs labels that are one-hot vectors'
+    )
+
+
 @struct.dataclass(eq=False, repr=False)
 class NearestNeighbours(Baseline):
   """The mean label of the examples nearest to the query; 0 without examples.

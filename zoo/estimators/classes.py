@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.trees import Number
-from zoo.estimators.baselines import Baseline, Examples, OfClasses
+from zoo.estimators.baselines import Baseline, Examples, OfClasses, check_classes
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -27,6 +27,7 @@ class ClusterBayes(OfClasses):
   """
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
+    check_classes(self, examples)
     n, mean = counts_and_means(examples)
     n, x_query = n[:, None], examples.x_query[None]
     with_query = (n * mean + x_query) / (n + 1)
@@ -48,6 +49,7 @@ class NearestMean(Baseline):
   """
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
+    check_classes(self, examples)
     _, mean = counts_and_means(examples)
     return -0.5 * jnp.sum(jnp.square(examples.x_query[None] - mean), axis=-1)
 
@@ -69,6 +71,7 @@ class NearestShares(Baseline):
     check_count('num_neighbours', self.num_neighbours)
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
+    check_classes(self, examples)
     x, y, seen, x_query = examples
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     nearest = jnp.argsort(jnp.where(seen, distances, jnp.inf))[: self.num_neighbours]
@@ -96,6 +99,7 @@ class SoftmaxRegression(Baseline):
   step_size: Number = 0.01
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
+    check_classes(self, examples)
     x, y, seen, x_query = examples.zeroed()
     x = jnp.concatenate([x, seen[:, None].astype(x.dtype)], axis=1)
     rate = self.step_size / jnp.maximum(examples.num_seen, 1)

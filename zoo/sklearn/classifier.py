@@ -26,7 +26,8 @@ class Classifier(ClassifierMixin, InContext):
 
   Units, columns, rows and what a table may hold are as `zoo.Regressor` says, except for
   y, which is not scaled. The probabilities of the parts of a long table are averaged.
-  From a table of one class that class is predicted.
+  From a table of one class that class is predicted, except by a model of the task
+  `arrays`.
 
   A model of the task `arrays` was trained on the columns and the classes of a file. Its
   table may have these classes alone, and `classes_` has all of them, each with a

@@ -44,9 +44,10 @@ class Regressor(RegressorMixin, InContext):
 
   What a table may hold:
 
-  - A column that is constant in `fit` is ignored. If y is constant, which it is in a
-    table of one row, that number is predicted. (Without a task both are left to the
-    predictor.)
+  - A column that is constant in `fit`, up to rounding, is ignored. If y is constant,
+    which it is in a table of one row, that number is predicted. (Both are left to the
+    predictor without a task, and to a model of the task `arrays`, which was trained on
+    columns that vary.)
   - Infinity in X and NaN in y raise a ValueError. So does NaN in X, unless the model
     says `reads_missing = True`: it reads NaN as a missing number.
   - Columns of text raise a UserError, which is a ValueError.
@@ -61,7 +62,8 @@ class Regressor(RegressorMixin, InContext):
     task: The task that the model was trained on. A path brings its own, and an
       estimator without weights needs none.
     num_members: The number of members of an ensemble, ≥ 1, whose predictions are
-      averaged. The first has the columns in order, every other one in a random order.
+      averaged. The first has the columns in order, every other one in a random order,
+      except for a model of the task `arrays`, whose columns stay in order.
     random_state: Draws the parts of a long table and the orders of members: an
       integer, a RandomState, or None for other draws in each `fit`.
 
@@ -94,7 +96,7 @@ class Regressor(RegressorMixin, InContext):
     It warns, once, if moments of the table are far outside the range of those of 256
     prompts of the model's task (docs/scikit_learn.md says how far), and says which, the
     value, and the range. These are moments of what the model sees, so sizes and means
-    differ only where columns are missing.
+    differ only if the table has fewer columns than the model has features.
 
     Args:
       X: The rows, `[c, d]`.
@@ -110,10 +112,13 @@ class Regressor(RegressorMixin, InContext):
     """
     self._open()
     self._check_kind()
-    if np.asarray(y).dtype.kind in 'US':
-      raise UserError(
-        'y has text, which is no number; zoo.Classifier predicts names of classes'
-      )
+    if np.asarray(y).dtype.kind in 'OUST':
+      try:
+        np.asarray(y).astype(np.float64)
+      except (TypeError, ValueError):
+        raise UserError(
+          'y has text, which is no number; zoo.Classifier predicts names of classes'
+        ) from None
     self.X_, y = self._validated(X, y=y, y_numeric=True)
     self.y_ = np.asarray(y, np.float64)
     self._keep(self.X_, self.y_, (), 0, ())

@@ -239,13 +239,24 @@ def _mean_and_size(
 def _of_columns(
   x: Float[np.ndarray, 'c d'],
 ) -> tuple[Float[np.ndarray, ' d'], Float[np.ndarray, ' d']]:
-  """The mean of each column and its standard deviation, of the numbers that it has."""
+  """Returns the mean of each column and its standard deviation, without NaN.
+
+  Returns:
+    The means; and the standard deviations, 0 for columns that are constant up to
+    rounding.
+  """
   has_any = ~np.isnan(x).all(axis=0)
   known = np.where(has_any, x, 0)
+  largest = np.nanmax(np.abs(known), axis=0)
   with np.errstate(over='ignore', invalid='ignore'):
     mean, std = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
-  # The rounded mean of equal numbers may differ from them.
-  varies = np.nanmax(known, axis=0) > np.nanmin(known, axis=0)
+  if not (np.isfinite(mean).all() and np.isfinite(std).all()):
+    # Sums or squares of very large numbers overflow, so the largest number is the unit.
+    unit = np.where(largest > 0, largest, 1)
+    mean = unit * np.nanmean(known / unit, axis=0)
+    std = unit * np.nanstd(known / unit, axis=0)
+  # Rounding errors of the numbers and of their mean are of this size.
+  varies = std > len(x) * np.finfo(np.float64).eps * largest
   return mean, np.where(varies, std, 0)
 
 

@@ -402,8 +402,13 @@ def _array(
     version = npy.read_magic(member)
     shape, _, dtype = _HEADERS[version](member)
     is_whole = math.prod(shape) * dtype.itemsize == entry.file_size - member.tell()
-  if dtype.hasobject or not is_whole:
-    raise ValueError(f'{name} has objects, or not as many entries as its shape')
+  if dtype.hasobject:
+    raise UserError(
+      f'{name} of {str(file)!r} is an array of Python objects, as columns of pandas '
+      'are; write numbers by column.to_numpy(float) and texts by column.to_numpy(str)'
+    )
+  if not is_whole:
+    raise ValueError(f'{name} does not have as many entries as its shape')
   if entry.file_size > max(_UNPACKED, _MOST_TIMES * length):
     raise UserError(
       f'{name} of {str(file)!r} takes {entry.file_size / 1e9:.3g} GB, more than '
@@ -427,11 +432,12 @@ def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:
 def _scale(array: np.ndarray, is_standardised: bool) -> tuple[np.ndarray, np.ndarray]:
   """Returns the mean and the standard deviation of each column, or 0 and 1.
 
-  The standard deviation of a constant column is taken as 1.
+  The standard deviation of a column that is constant up to rounding is taken as 1.
   """
   mean, std = np.asarray(array.mean(axis=0)), np.asarray(array.std(axis=0))
   if not is_standardised:
     return np.zeros_like(mean), np.ones_like(mean)
-  # The mean of a constant column may differ from its value by rounding.
-  varies = array.max(axis=0) > array.min(axis=0)
+  # Rounding errors of the numbers and of their mean are of this size.
+  largest = np.abs(array).max(axis=0)
+  varies = std > len(array) * np.finfo(np.float64).eps * largest
   return np.where(varies, mean, array[0]), np.where(varies, std, 1)

@@ -53,7 +53,7 @@ class Mixture(BaseTask):
       `num_outputs`, `label_kind` and loss, and none may hold out prompts. In configs,
       and in `zoo.create_task('mixture', …)`, the argument `parts` has the name and the
       fields of each instead.
-    weights: Positive numbers, one for each task. They are kept as probabilities,
+    weights: Positive numbers, one for each task. They are taken as probabilities,
       divided by their sum. None gives all tasks the same probability.
 
   Raises:
@@ -78,7 +78,7 @@ class Mixture(BaseTask):
     super().__post_init__()
     if isinstance(self.tasks, list):
       object.__setattr__(self, 'tasks', tuple(self.tasks))
-    # JAX rebuilds a mixture with an array, which has probabilities already.
+    # JAX rebuilds a mixture with arrays of any kind, so `check` looks at those.
     if isinstance(self.weights, list | tuple):
       for i, weight in enumerate(self.weights):
         check_number(f'weights[{i}]', weight, above=0.0)
@@ -87,6 +87,11 @@ class Mixture(BaseTask):
 
   def check(self) -> None:
     number = len(self.tasks) if self.weights is None else len(self.weights)
+    if isinstance(self.weights, np.ndarray | jax.Array) and not isinstance(
+      self.weights, Tracer
+    ):
+      for i, weight in enumerate(np.asarray(self.weights).tolist()):
+        check_number(f'weights[{i}]', weight, above=0.0)
     if not self.tasks or len(self.tasks) != number:
       raise UserError(
         f'there are {len(self.tasks)} tasks and {number} weights; each task has one, '
@@ -111,8 +116,9 @@ class Mixture(BaseTask):
   @property
   def probabilities(self) -> Any:
     """The probability of each task, `[k]`."""
-    number = len(self.tasks)
-    return np.full(number, 1 / number) if self.weights is None else self.weights
+    if self.weights is None:
+      return np.full(len(self.tasks), 1 / len(self.tasks))
+    return self.weights / self.weights.sum()
 
   @property
   def stationary(self) -> bool:
@@ -220,7 +226,7 @@ class Mixture(BaseTask):
     means = [mean for mean in of_tasks if mean is not None]
     if len(means) < len(self.tasks):
       return None
-    return self.probabilities @ np.stack(means)
+    return np.asarray(self.probabilities @ np.stack(means))
 
   def posterior(self) -> Posterior | None:
     of_tasks = [task.posterior() for task in self.tasks]
