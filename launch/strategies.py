@@ -127,19 +127,22 @@ def _show_run(workdir: str) -> None:
   number = len(named(newest.task, _PREDICTORS.value))
   _check_told_apart([newest.config], [{}], number)
   # The weights count, too: a model may have been saved again, with the same config.
+  numbers = {f'step={step}': step for step in steps}
   cells = {
-    f'step={step}': fitter.parameters(step)
-    | {'weights': _digest(zoo.load(workdir, step).model)}
-    for step in steps
+    name: {
+      **fitter.parameters(step),
+      'weights': _digest(zoo.load(workdir, step).model),
+    }
+    for name, step in numbers.items()
   }
 
   def compute(name: str) -> dict[str, Any]:
-    return fitter.row(zoo.load(workdir, cells[name]['step']).model)
+    return fitter.row(zoo.load(workdir, numbers[name]).model)
 
   rows = _rows(cells, compute, out)
   if rows is None:
     return cli.print_results(None, phases.series_table, '', out)
-  run = fitter.fitted({cells[name]['step']: row for name, row in rows.items()})
+  run = fitter.fitted({numbers[name]: row for name, row in rows.items()})
   with _DRAWING.wishes():
     figures = {_PICTURE: drawing_of(plot_series(run))}
   _write(out, phases.rows_of([{}], [run]), figures)

@@ -16,6 +16,7 @@ from tests.compiled import counted
 from tests.weights import drawn
 from zoo import estimators
 from zoo.core.distributions import Distribution
+from zoo.estimators import classes
 from zoo.estimators.baselines import NearestNeighbours, Zero
 from zoo.estimators.linear import Ridge
 
@@ -230,7 +231,7 @@ def test_text_in_y_is_said_of_y(kind):
 def test_a_baseline_of_classes_predicts_no_numbers(name):
   x, y = table(6, 5)
   with refuses(f'{name} predicts classes, and the labels are numbers'):
-    fitted(getattr(estimators.classes, name)(), data=(x, y)).predict(x)
+    fitted(getattr(classes, name)(), data=(x, y)).predict(x)
 
 
 def test_a_column_that_does_not_vary_in_the_context_is_ignored():

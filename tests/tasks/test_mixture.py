@@ -43,7 +43,7 @@ _WEIGHTS = (0.2, 0.1, 0.3, 0.4)
 def test_weights_in_an_array_are_divided_by_their_sum():
   parts = tuple(zoo.tasks.LinearRegression(2, 3, prior_mean=mean) for mean in (0, 2))
   for kind in np.array, jnp.array:
-    task = zoo.tasks.Mixture(parts, weights=kind([1.0, 9.0]))
+    task: Any = zoo.tasks.Mixture(parts, weights=kind([1.0, 9.0]))
     np.testing.assert_allclose(task.probabilities, [0.1, 0.9], rtol=1e-6)
     np.testing.assert_allclose(task.mean_weights(), [1.8, 1.8], rtol=1e-6)
     with refuses('weights[0]', '-1'):
