@@ -47,9 +47,9 @@ _AGAINST = flags.DEFINE_enum(
 _X = flags.DEFINE_string(
   'x',
   None,
-  'Horizontal axis of a sweep: one of its fields except the seed. Without this flag, '
-  'the axis is the numeric field with the most values. If that field has fewer than '
-  'three values, the axis is the field with the most values, numeric or not.',
+  'Horizontal axis of a sweep: one of its fields except the seed. Default: the numeric '
+  'field with the most values; if it has fewer than three, the field with the most '
+  'values, numeric or not.',
 )
 _BASELINES = flags.DEFINE_list(
   'baselines',

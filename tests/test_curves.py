@@ -130,6 +130,8 @@ def test_a_curve_has_means_medians_and_standard_errors():
   curve = zoo.curve(Zero(), _task(), _N, lengths=[0, 3])
   assert isinstance(curve, Curve)
   np.testing.assert_array_equal(curve.num_examples, [0, 3])
+  of_iterator: Any = zoo.curve(Zero(), _task(), _N, lengths=range(0, 4, 3))
+  np.testing.assert_array_equal(of_iterator.num_examples, [0, 3])
   np.testing.assert_allclose(curve.mean, values.mean(0))
   np.testing.assert_allclose(curve.median, np.median(values, axis=0))
   deviation = np.sqrt(np.sum((values - values.mean(0)) ** 2, axis=0) / (_N - 1))

@@ -40,6 +40,13 @@ _SQUARES = {'name': 'quadratic_regression', 'noise_std': 0.2, 'prior_mean': 1}
 _WEIGHTS = (0.2, 0.1, 0.3, 0.4)
 
 
+def test_parts_that_are_no_tasks_are_refused(unchecked):
+  with refuses('tasks is one task; it must be a list'):
+    zoo.tasks.Mixture(LinearRegression(2, 4))
+  with refuses('tasks[0] is 1; it must be a task'):
+    zoo.tasks.Mixture((1, 2)).check()
+
+
 def test_weights_in_an_array_are_divided_by_their_sum():
   parts = tuple(zoo.tasks.LinearRegression(2, 3, prior_mean=mean) for mean in (0, 2))
   for kind in np.array, jnp.array:

@@ -92,6 +92,14 @@ def test_there_is_no_bayes_for_orthogonal_outliers():
   assert list(baselines) == ['ols', 'ridge', 'zero']
 
 
+def test_a_prompt_without_targets_is_not_drawn_again():
+  task = zoo.tasks.OutlierRegression(2, 3, kind='orthogonal')
+  prompt = task.sample(jax.random.key(0), 4)
+  given = zoo.Prompt(prompt.x, prompt.y, prompt.x_query, prompt.y_query)
+  with refuses('the prompt has no context_targets'):
+    task.redraw(jax.random.key(1), given, 'inputs')
+
+
 def test_bad_input_is_refused_in_one_line(unchecked):
   with refuses("kind 'orthogonal' is 2; it must be"):
     zoo.create_task('outlier_regression', num_features=2, kind='orthogonal')

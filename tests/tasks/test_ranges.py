@@ -1,5 +1,7 @@
 """Every field of every task refuses what is no number, and what is beyond its range."""
 
+import jax
+import numpy as np
 import pytest
 
 import zoo
@@ -29,22 +31,22 @@ _BEYOND = {
   ('labelled_clusters', 'num_classes'): (0, 33),  # not a multiple of 32 labels
   ('labelled_clusters', 'num_labels'): (1,),
   ('labelled_clusters', 'seed'): (-1,),
-  ('labelled_clusters', 'within'): (0.0,),
+  ('labelled_clusters', 'within'): (0.0, 9e-16, 2e15),
   ('labelled_clusters', 'zipf'): (-1e-3,),
-  ('linear_regression', 'noise_std'): (-1e-3,),
+  ('linear_regression', 'noise_std'): (-1e-3, 2e19),
   ('markov_chain', 'order'): (0, 5),  # more than the 4 examples
   ('markov_chain', 'seed'): (-1,),
   ('modular_addition', 'modulus'): (1,),
   ('modular_arithmetic', 'modulus'): (1,),
   ('outlier_regression', 'outlier_probability'): (-0.01, 1.01),
   ('permutations', 'num_elements'): (1,),
-  ('quadratic_regression', 'noise_std'): (-1e-3,),
-  ('relu_network', 'noise_std'): (-1e-3,),
-  ('rotated_regression', 'noise_std'): (-1e-3,),
-  ('sparse_regression', 'noise_std'): (-1e-3,),
-  ('task_pool', 'noise_std'): (-1e-3,),
+  ('quadratic_regression', 'noise_std'): (-1e-3, 9e-19, 2e19),
+  ('relu_network', 'noise_std'): (-1e-3, 9e-19, 2e19),
+  ('rotated_regression', 'noise_std'): (-1e-3, 9e-19, 2e19),
+  ('sparse_regression', 'noise_std'): (-1e-3, 9e-6, 2e15),
+  ('task_pool', 'noise_std'): (-1e-3, 9e-11, 2e15),
   ('task_pool', 'seed'): (-1,),
-  ('urns', 'concentration'): (0.0, -1.0),
+  ('urns', 'concentration'): (0.0, -1.0, 9e-31),
   ('urns', 'num_symbols'): (1,),
   ('urns', 'seed'): (-1,),
 }
@@ -69,3 +71,24 @@ def test_a_task_refuses_what_is_beyond_the_range_of_a_field(
   for value in bad:
     with refuses(field):
       zoo.create_task(name, **sizes | {field: value})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('sparse_regression', {'noise_std': 1e-5, 'num_nonzero': 2}),
+    ('sparse_regression', {'noise_std': 1e15, 'num_nonzero': 2}),
+    ('task_pool', {'noise_std': 1e-10}),
+    ('task_pool', {'noise_std': 1e15}),
+    ('quadratic_regression', {'noise_std': 1e-18}),
+    ('rotated_regression', {'noise_std': 1e19}),
+    ('labelled_clusters', {'within': 1e-15, 'burstiness': 2}),
+    ('labelled_clusters', {'within': 1e15, 'burstiness': 2}),
+  ],
+)
+def test_at_the_ends_of_a_range_baselines_are_finite(name, fields):
+  task = zoo.create_task(name, **_GIVEN, **fields)
+  prompt = task.sample(jax.random.key(0), 64)
+  for baseline in task.baselines().values():
+    assert np.isfinite(zoo.predict(baseline, prompt)).all()

@@ -471,8 +471,9 @@ class BaseTask(trees.Tree, abc.ABC):
   def baselines(self) -> dict[str, Predictor]:
     """Returns untrained predictors to compare a model with, by name.
 
-    The first is the one to beat. A baseline named `bayes` has the least expected loss
-    of all predictors; one that estimates it by sampling is named `bayes_estimate`. A
+    A baseline named `bayes` has the least expected loss of all predictors; one that
+    estimates it by sampling is named `bayes_estimate`. If there is neither, the first
+    is the one to beat. A
     baseline for which the distribution of the observed label is known has the method
     `distribution`.
     """

@@ -25,13 +25,14 @@ class SparseBayes(Posterior, Describing):
   This is exact: the mean over all supports S (sets of coordinates) of the posterior
   mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
   examples than `num_nonzero` leave only the support that fits them, and prompts have no
-  density. As many examples or fewer fit every support; the posterior mean given S is
-  then the solution of least norm.
+  density. With at most `num_nonzero` examples, every support fits; the posterior mean
+  given S is then the solution of least norm.
 
   Args:
     num_features: Number of features d.
     num_nonzero: Number of weights that are not 0.
-    noise_std: Standard deviation σ ≥ 0 of the noise.
+    noise_std: Standard deviation σ of the noise: 0, or at least 1e-5, below which
+      rounding errors of float32 decide between supports.
   """
 
   # Each prompt needs thousands of fits.

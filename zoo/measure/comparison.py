@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from zoo.core.distributions import has_distribution
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.core.errors import UserError, in_one_line
+from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import Z_95, format_estimate, format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
@@ -104,9 +104,11 @@ def compare(
     task. None if the task is so large that there would be fewer than two prompts.
 
   Raises:
-    UserError: If the model cannot be called on the task's prompts, or if its
-      `predictions` or `learning_rule` contradict its `__call__`.
+    UserError: If `num_prompts` is not an integer ≥ 2, if the model cannot be called on
+      the task's prompts, or if its `predictions` or `learning_rule` contradict its
+      `__call__`.
   """
+  check_count('num_prompts', num_prompts, minimum=2)
   comparisons = compare_all([model], task, num_prompts, seed)
   return None if comparisons is None else comparisons[0]
 

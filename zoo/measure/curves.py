@@ -99,6 +99,8 @@ def curve(
     [0, 1, 2, 3, 4]
   """
   loss = scores_of(task)
+  if isinstance(lengths, Iterable) and not isinstance(lengths, str):
+    lengths = [*lengths]
   scores = sample_losses(
     {'': predictor}, task, num_prompts, seed, lengths=lengths, loss=loss
   )['']

@@ -164,7 +164,13 @@ class FunctionClass(BaseTask):
 
   def check(self) -> None:
     super().check()
-    check_number('noise_std', self.noise_std, minimum=0.0)
+    # Squares of larger or smaller numbers are no normal numbers in float32.
+    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e19)
+    if 0 < self.noise_std < 1e-18:
+      raise UserError(
+        f'noise_std is {self.noise_std}; it must be 0 or at least 1e-18, because its '
+        'square is 0 in float32'
+      )
 
   @property
   def stationary(self) -> bool:

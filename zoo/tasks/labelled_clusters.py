@@ -75,7 +75,8 @@ class LabelledClusters(BaseTask):
     burstiness: Number B of examples of each drawn class in a context, a divisor of N;
       0 draws all classes independently.
     zipf: Exponent α ≥ 0 of the probabilities of the classes.
-    within: Scale ε > 0 of the points of a class around its mean; not used for images.
+    within: Scale ε of the points of a class around its mean, from 1e-15 to 1e15; not
+      used for images.
     seed: Seed of the means, from 0 to 2³² − 1; not used for images.
     source: Where points come from, 'gaussian' or 'tfds' (images).
     dataset: Name of a data set of TensorFlow Datasets (TFDS), such as 'omniglot'; only
@@ -162,7 +163,7 @@ class LabelledClusters(BaseTask):
     check_count('num_classes', self.num_classes, minimum=2)
     check_count('burstiness', self.burstiness, minimum=0)
     check_number('zipf', self.zipf, minimum=0.0)
-    check_number('within', self.within, above=0.0)
+    check_number('within', self.within, minimum=1e-15, maximum=1e15)
     check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
     if self.num_classes % self.num_labels:
       raise UserError(

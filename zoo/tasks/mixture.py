@@ -76,6 +76,8 @@ class Mixture(BaseTask):
 
   def __post_init__(self):
     super().__post_init__()
+    if isinstance(self.tasks, BaseTask):
+      raise UserError('tasks is one task; it must be a list of tasks')
     if isinstance(self.tasks, list):
       object.__setattr__(self, 'tasks', tuple(self.tasks))
     # JAX rebuilds a mixture with arrays of any kind, so `check` looks at those.
@@ -99,6 +101,8 @@ class Mixture(BaseTask):
       )
     first = self.tasks[0]
     for i, task in enumerate(self.tasks):
+      if not isinstance(task, BaseTask):
+        raise UserError(f'tasks[{i}] is {task!r:.80}; it must be a task')
       name = f'tasks[{i}], {type(task).__name__},'
       task.check()
       if task.held_out() is not task:

@@ -8,7 +8,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.distributions import Gaussian
-from zoo.core.errors import check_count, check_name, check_number
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
@@ -103,6 +103,10 @@ class OutlierRegression(BaseTask):
 
     Returns:
       One prompt, without the axis b.
+
+    Raises:
+      UserError: For the kind `orthogonal`, if 'inputs' are kept and the prompt has no
+        targets of its context.
     """
     x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)
     c, d = self.context_length, self.num_features
@@ -116,6 +120,11 @@ class OutlierRegression(BaseTask):
     if self.kind == 'many':
       outlier = jnp.all(x == 1, axis=1).at[-1].set(False)
       return self._prompt_of(features_key, label_key, x, w, outlier)
+    if prompt.context_targets is None:
+      raise UserError(
+        "the prompt has no context_targets, by which redraw(…, keep='inputs') finds "
+        'the outliers; give a prompt of task.sample'
+      )
     outlier = jnp.append(prompt.y != prompt.context_targets, False)
     features = jnp.where(jnp.any(outlier), x[jnp.argmax(outlier)], 0)
     size = jnp.maximum(dot(features, features), jnp.finfo(x.dtype).tiny)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Key
 
-from zoo.core.errors import check_count
+from zoo.core.errors import UserError, check_count, check_number
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
 from zoo.estimators.baselines import (
@@ -46,7 +46,7 @@ class SparseRegression(LinearFunctions):
     num_features: Number of features d ≥ 1.
     context_length: Number of examples C ≥ 1.
     num_nonzero: Number of weights that are not 0, from 1 to d.
-    noise_std: Standard deviation σ ≥ 0 of the noise.
+    noise_std: Standard deviation σ of the noise: 0, or from 1e-5 to 1e15.
 
   Example:
     >>> task = zoo.create_task('sparse_regression', num_features=4, num_nonzero=2)
@@ -66,6 +66,12 @@ class SparseRegression(LinearFunctions):
   def check(self) -> None:
     super().check()
     check_count('num_nonzero', self.num_nonzero, maximum=self.num_features)
+    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e15)
+    if 0 < self.noise_std < 1e-5:
+      raise UserError(
+        f'noise_std is {self.noise_std}; it must be 0 or at least 1e-5, because the '
+        'posterior would be lost in the rounding errors of float32'
+      )
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     weights_key, support_key = jax.random.split(key)

@@ -12,7 +12,7 @@ from flax import struct
 from jaxtyping import Array, Float, Key
 
 from zoo.core.distributions import GaussianMixture
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_number
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Describing, Examples, Zero
@@ -42,7 +42,7 @@ class TaskPool(LinearFunctions):
     num_features: Number of features d ≥ 1.
     context_length: Number of examples C ≥ 1.
     num_tasks: Number of weight vectors in the pool, ≥ 1.
-    noise_std: Standard deviation σ ≥ 0 of the noise.
+    noise_std: Standard deviation σ of the noise: 0, or from 1e-10 to 1e15.
     seed: Seed of the pool, from 0 to 2³² − 1.
 
   Example:
@@ -64,6 +64,12 @@ class TaskPool(LinearFunctions):
   def check(self) -> None:
     super().check()
     check_count('num_tasks', self.num_tasks)
+    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e15)
+    if 0 < self.noise_std < 1e-10:
+      raise UserError(
+        f'noise_std is {self.noise_std}; it must be 0 or at least 1e-10, because the '
+        'posterior would overflow in float32'
+      )
     check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
 
   @property

@@ -48,7 +48,7 @@ class Urns(BaseTask):
     num_urns: Number of urns in the pool, ≥ 1. None draws a new urn for each prompt.
     num_symbols: Number of colours, ≥ 2.
     context_length: Number of examples C ≥ 1.
-    concentration: Concentration α > 0 of the Dirichlet distribution.
+    concentration: Concentration α of the Dirichlet distribution, at least 1e-30.
     seed: Seed of the pool, from 0 to 2³² − 1.
 
   Example:
@@ -102,7 +102,7 @@ class Urns(BaseTask):
       check_count('num_urns', self.num_urns)
     check_count('num_symbols', self.num_symbols, minimum=2)
     super().check()
-    check_number('concentration', self.concentration, above=0.0)
+    check_number('concentration', self.concentration, minimum=1e-30)
     check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
