@@ -41,10 +41,12 @@ _WEIGHTS = (0.2, 0.1, 0.3, 0.4)
 
 
 def test_parts_that_are_no_tasks_are_refused(unchecked):
+  one: Any = LinearRegression(2, 4)
   with refuses('tasks is one task; it must be a list'):
-    zoo.tasks.Mixture(LinearRegression(2, 4))
+    zoo.tasks.Mixture(one)
+  numbers: Any = (1, 2)
   with refuses('tasks[0] is 1; it must be a task'):
-    zoo.tasks.Mixture((1, 2)).check()
+    zoo.tasks.Mixture(numbers).check()
 
 
 def test_weights_in_an_array_are_divided_by_their_sum():
