@@ -316,3 +316,21 @@ def test_logits_of_probabilities_are_finite():
   np.testing.assert_allclose(least[[0, 3]], 0, atol=2e-6)
   assert np.isfinite(log_p).all()
   np.testing.assert_allclose(log_p[1:], np.log([0.2, 0.5, 1.0]), atol=1e-6)
+
+
+def test_a_prediction_with_an_axis_too_many_is_refused(unchecked):
+  """Broadcasting would pair each prediction with the targets of all prompts."""
+  task = _task()
+  prompt = task.sample(jax.random.key(0), 8)
+
+  def column(prompt):
+    return prompt.y.mean(axis=1, keepdims=True)
+
+  with refuses('the prediction has the shape (8, 1); it must be (8,)'):
+    task.loss(column(prompt), prompt.y_query)
+  with refuses('has the shape', 'it must be'):
+    zoo.curve(column, task, num_prompts=16)
+  kinds = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
+  few = kinds.sample(jax.random.key(0), 8)
+  with refuses('the prediction has the shape (8,)'):
+    kinds.loss(few.y_query[:, 0], few.y_query)

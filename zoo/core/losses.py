@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from zoo.core.errors import UserError
+
 # A mean square, or a divergence in nats, that is below this fraction of another on the
 # same prompts is 0 up to the rounding of float32.
 ROUNDING = 1e-10
@@ -15,6 +17,21 @@ ROUNDING = 1e-10
 # The least probability makes the logit of a certain prediction finite. If it is right,
 # its loss is 1e-6 for two classes, and (k − 1)·1e-6 for k.
 _SMALLEST = 1e-6
+
+
+def _check_shapes(prediction: Array, target: Array) -> None:
+  """Refuses predictions that broadcasting would pair with the targets of others.
+
+  A prediction `[b, 1]` and a target `[b]` would give a loss for each of b² pairs.
+
+  Raises:
+    UserError: If the last axes of the prediction are not those of the target.
+  """
+  shape, wanted = jnp.shape(prediction), jnp.shape(target)
+  if shape[max(len(shape) - len(wanted), 0) :] != wanted:
+    raise UserError(
+      f'the prediction has the shape {shape}; it must be {wanted}, as its target has'
+    )
 
 
 def squared_error(
@@ -29,6 +46,10 @@ def squared_error(
   Returns:
     The losses, in the same shape.
 
+  Raises:
+    UserError: If the shapes differ, as those of `[b, 1]` and `[b]` do. (Predictions may
+      have further axes before those of the targets.)
+
   Example:
     >>> zoo.core.losses.squared_error(jnp.array([3.0]), jnp.array([1.0])).tolist()
     [4.0]
@@ -36,6 +57,7 @@ def squared_error(
   References:
     arXiv 2512.04268, eq. 4.
   """
+  _check_shapes(prediction, target)
   return jnp.square(prediction - target)
 
 
@@ -52,10 +74,14 @@ def log_loss(
     The losses, in the same shape. The loss of an infinite logit is 0 if its label has
     the probability 1, and infinite otherwise.
 
+  Raises:
+    UserError: If the shapes differ, as in `squared_error`.
+
   Example:
     >>> zoo.core.losses.log_loss(jnp.zeros(1), jnp.ones(1)).round(2).tolist()
     [0.6899999976158142]
   """
+  _check_shapes(prediction, target)
   losses = jax.nn.softplus(prediction) - target * prediction
   # For infinite logits the formula above has ∞ − ∞ or 0 · ∞.
   is_right = target == (prediction > 0).astype(target.dtype)
@@ -76,10 +102,14 @@ def cross_entropy(
   Returns:
     The losses, without the last axis.
 
+  Raises:
+    UserError: If the shapes differ, as in `squared_error`.
+
   Example:
     >>> zoo.core.losses.cross_entropy(jnp.zeros((1, 4)), jnp.eye(4)[:1]).shape
     (1,)
   """
+  _check_shapes(prediction, target)
   log_p = jax.nn.log_softmax(prediction)
   # A class that has no part in the target may have the probability 0.
   return -jnp.sum(jnp.where(target > 0, target * log_p, 0), axis=-1)
