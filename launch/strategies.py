@@ -30,7 +30,6 @@ the command without --part draws the pictures.
 
 from __future__ import annotations
 
-import hashlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -118,6 +117,7 @@ def _show_run(workdir: str) -> None:
   from studies.strategies.series import Fitter, named
   from zoo.reports.style import drawing_of
   from zoo.storage.loading import steps_of
+  from zoo.storage.rows import weights_digest
 
   out = cli.folder_of(_OUT)
   newest = zoo.load(workdir)
@@ -131,7 +131,7 @@ def _show_run(workdir: str) -> None:
   cells = {
     name: {
       **fitter.parameters(step),
-      'weights': _digest(zoo.load(workdir, step).model),
+      'weights': weights_digest(zoo.load(workdir, step).model),
     }
     for name, step in numbers.items()
   }
@@ -148,18 +148,6 @@ def _show_run(workdir: str) -> None:
   _write(out, phases.rows_of([{}], [run]), figures)
   print(phases.series_table(run))
   print(f'\n{_where(out)}')
-
-
-def _digest(model: Any) -> str:
-  """Returns a hash of the weights of a model."""
-  import jax
-  import numpy as np
-  from flax import nnx
-
-  sha = hashlib.sha256()
-  for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
-    sha.update(np.asarray(leaf).tobytes())
-  return sha.hexdigest()
 
 
 def _show_sweep() -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import sklearn
 from absl import logging
-from flax import nnx
 from jaxtyping import Float, Int, Shaped
 from scipy import stats
 from sklearn.metrics import log_loss, r2_score, roc_auc_score
@@ -44,6 +41,7 @@ from zoo.measure.statistics import (
   ratio,
   resampled_means,
 )
+from zoo.storage.rows import weights_digest
 
 MODEL = 'model'  # the name of the model in cells
 # The name of the Gaussian process in a pipeline.
@@ -263,11 +261,7 @@ def _parameters(trial: Trial, saved: Any, split: int, name: str) -> dict[str, An
 
 def _digest(saved: Any) -> str:
   """Returns a digest of the config and the weights of a model."""
-  sha = hashlib.sha256(to_json(saved.config).encode())
-  if isinstance(saved.model, nnx.Module):
-    for leaf in jax.tree.leaves(nnx.state(saved.model, nnx.Param)):
-      sha.update(np.asarray(leaf).tobytes())
-  return sha.hexdigest()
+  return weights_digest(saved.model, to_json(saved.config))
 
 
 def _scores(trial: Trial, method: Any, split: int) -> dict[str, Any]:

@@ -99,6 +99,21 @@ _SHARP = 60.0  # so that a softmax over the tokens leaves e⁻⁶⁰ to each of 
 
 
 @functools.cache
+def induction_share(prompt) -> float:
+  """The induction head's attention on the tokens after the earlier same ones.
+
+  The first token also counts as one that follows itself, for queries with its key.
+  """
+  keys = np.asarray(prompt.features.argmax(axis=-1))
+  shares = [
+    seen / (seen + (row[i] == row[0]))
+    for row in keys
+    for i in range(1, len(row))
+    if (seen := int((row[:i] == row[i]).sum()))
+  ]
+  return float(np.mean(shares))
+
+
 def induction(num_keys=8, num_examples=8):
   """A previous-token head and an induction head, whose second heads do nothing.
 

@@ -11,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.probing.models import induction, sample
+from tests.probing.models import induction, induction_share, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
@@ -36,16 +36,8 @@ def test_scores_of_induction_by_hand():
   # The first token has none before it, and attends to itself.
   assert scores['layers.0', 0].previous == pytest.approx(1 - 1 / n, abs=1e-6)
   assert scores['layers.0', 0].previous >= 0.99
-  # The first token is also taken to follow itself, by queries with its key.
-  keys = np.asarray(prompt.features.argmax(axis=-1))
-  shares = [
-    seen / (seen + (row[i] == row[0]))
-    for row in keys
-    for i in range(1, len(row))
-    if (seen := int((row[:i] == row[i]).sum()))
-  ]
   induction_score = scores['layers.1', 0].induction
-  assert induction_score == pytest.approx(np.mean(shares), abs=1e-6)
+  assert induction_score == pytest.approx(induction_share(prompt), abs=1e-6)
   assert induction_score >= 0.98
   assert scores['layers.1', 0].label_correlation >= 0.99
   # The idle heads attend uniformly, and add nothing.

@@ -19,7 +19,7 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.launch.processes import ROOT
-from tests.probing.models import biased, induction
+from tests.probing.models import biased, induction, induction_share
 from tests.probing.test_strategies import POOL, Mixed
 from tests.probing.test_task_vectors import _Constants, _mean_label
 from tests.settings import isotropic
@@ -304,19 +304,7 @@ def _scores_of_heads(model, task, seed):
 
 
 def _induction_share() -> float:
-  """The induction head's attention on the tokens after the earlier same ones.
-
-  The first token also counts as one that follows itself, for queries with its key.
-  """
-  prompt = induction()[1].sample(jax.random.key(0), 64)
-  keys = np.asarray(prompt.features.argmax(axis=-1))
-  shares = [
-    seen / (seen + (row[i] == row[0]))
-    for row in keys
-    for i in range(1, len(row))
-    if (seen := int((row[:i] == row[i]).sum()))
-  ]
-  return float(np.mean(shares))
+  return induction_share(induction()[1].sample(jax.random.key(0), 64))
 
 
 def _uniform(model) -> None:

@@ -90,7 +90,7 @@ class Distribution(trees.Tree, abc.ABC):
       UserError: If p has another shape, or is not in [0, 1].
     """
 
-  def of_prompts(self, name: str, numbers: Any) -> Float[Array, '*b']:
+  def _of_prompts(self, name: str, numbers: Any) -> Float[Array, '*b']:
     """Returns an array with a number for each prompt.
 
     Args:
@@ -111,9 +111,9 @@ class Distribution(trees.Tree, abc.ABC):
       )
     return jnp.broadcast_to(numbers, mean.shape)
 
-  def shares(self, p: Any) -> Float[Array, '*b']:
+  def _shares(self, p: Any) -> Float[Array, '*b']:
     """Returns shares for `quantile`, one for each prompt; raises UserError."""
-    shares = self.of_prompts('p', p)
+    shares = self._of_prompts('p', p)
     is_known = not isinstance(shares, Tracer)
     if is_known and not bool(jnp.all((shares >= 0) & (shares <= 1))):
       raise UserError('p has numbers outside [0, 1]; it must be a share, such as 0.9')
@@ -152,16 +152,15 @@ class Gaussian(Distribution):
   std: Numbers
 
   def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     return _log_normal(y, self.mean, self.std)
 
   def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     return _normal_cdf(y, self.mean, self.std)
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    p = self.shares(p)
-    return self.mean + self.std * ndtri(p.astype(self.mean.dtype))
+    return self.mean + self.std * ndtri(self._shares(p).astype(self.mean.dtype))
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -208,7 +207,7 @@ class GaussianMixture(Distribution):
     return jnp.sqrt(jnp.sum(self.weights * squares, axis=-1))
 
   def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     densities = _log_normal(self._for_each(y), self.means, self.stds)
     log_weights = jax.nn.log_softmax(self.log_weights)
     # A component that is left out may have an infinite density.
@@ -216,15 +215,13 @@ class GaussianMixture(Distribution):
     return logsumexp(log_weights + densities, axis=-1)
 
   def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     below = _normal_cdf(self._for_each(y), self.means, self.stds)
     return jnp.sum(self.weights * below, axis=-1)
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    p = self.shares(p)
+    share = self._shares(p).astype(self.means.dtype)
     # It lies between the least and the largest quantile of the components.
-    dtype, shape = self.means.dtype, self.means.shape[:-1]
-    share = jnp.broadcast_to(jnp.asarray(p, dtype), shape)
     of_components = self.means + self.stds * self._for_each(ndtri(share))
     counts = jnp.isfinite(self.log_weights)
     low = jnp.min(jnp.where(counts, of_components, jnp.inf), axis=-1)
@@ -284,7 +281,7 @@ class Bars(Distribution):
     return jnp.sqrt(jnp.sum(p * (variances + jnp.square(means - mean)), axis=-1))
 
   def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     edges, widths, tails = self._shape()
     bar = self._bar_of(y)
     log_p = _take(jax.nn.log_softmax(self.logits), bar)
@@ -297,7 +294,7 @@ class Bars(Distribution):
     return log_p + jnp.where(is_tail, of_tail, -jnp.log(_take(widths, bar)))
 
   def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     edges, widths, tails = self._shape()
     bar, p = self._bar_of(y), self.probabilities
     last = p.shape[-1] - 1
@@ -309,11 +306,9 @@ class Bars(Distribution):
     return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    p = self.shares(p)
     edges, widths, tails = self._shape()
     of_bars = self.probabilities
-    last, shape = of_bars.shape[-1] - 1, of_bars.shape[:-1]
-    share = jnp.broadcast_to(jnp.asarray(p, of_bars.dtype), shape)
+    last, share = of_bars.shape[-1] - 1, self._shares(p).astype(of_bars.dtype)
     ends = jnp.cumsum(of_bars, axis=-1)
     bar = jnp.sum(ends[..., :-1] < share[..., None], axis=-1)
     of_bar, tail = _take(of_bars, bar), _take(tails, bar)
@@ -387,19 +382,19 @@ class Mixture(Distribution):
     return jnp.sqrt(self._average(squares))
 
   def log_prob(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     densities = jnp.stack([part.log_prob(y) for part in self.parts])
     return logsumexp(densities, axis=0) - math.log(len(self.parts))
 
   def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
-    y = self.of_prompts('y', y)
+    y = self._of_prompts('y', y)
     return self._average([part.cdf(y) for part in self.parts])
 
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    p = self.shares(p)
+    share = self._shares(p)
     # It lies between the least and the largest quantile of the parts.
-    of_parts = jnp.stack([part.quantile(p) for part in self.parts])
-    share = jnp.broadcast_to(jnp.asarray(p, of_parts.dtype), of_parts.shape[1:])
+    of_parts = jnp.stack([part.quantile(share) for part in self.parts])
+    share = share.astype(of_parts.dtype)
     return _bisected(self, share, of_parts.min(axis=0), of_parts.max(axis=0))
 
   def _average(self, of_parts: list[Float[Array, '*b']]) -> Float[Array, '*b']:

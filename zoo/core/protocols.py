@@ -473,9 +473,8 @@ class BaseTask(trees.Tree, abc.ABC):
 
     A baseline named `bayes` has the least expected loss of all predictors; one that
     estimates it by sampling is named `bayes_estimate`. If there is neither, the first
-    is the one to beat. A
-    baseline for which the distribution of the observed label is known has the method
-    `distribution`.
+    is the one to beat. A baseline for which the distribution of the observed label is
+    known has the method `distribution`.
     """
     return {}
 

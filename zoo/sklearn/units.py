@@ -23,7 +23,7 @@ from zoo.core.distributions import (
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
-from zoo.tasks.arrays import Arrays
+from zoo.tasks.arrays import Arrays, varies
 
 # Moments of a task are those of so many examples, in at least as many prompts as are
 # compared with a context; how many times larger or smaller than all of these is worth a
@@ -247,17 +247,15 @@ def _of_columns(
   """
   has_any = ~np.isnan(x).all(axis=0)
   known = np.where(has_any, x, 0)
-  largest = np.nanmax(np.abs(known), axis=0)
   with np.errstate(over='ignore', invalid='ignore'):
     mean, std = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
   if not (np.isfinite(mean).all() and np.isfinite(std).all()):
     # Sums or squares of very large numbers overflow, so the largest number is the unit.
+    largest = np.nanmax(np.abs(known), axis=0)
     unit = np.where(largest > 0, largest, 1)
     mean = unit * np.nanmean(known / unit, axis=0)
     std = unit * np.nanstd(known / unit, axis=0)
-  # Rounding errors of the numbers and of their mean are of this size.
-  varies = std > len(x) * np.finfo(np.float64).eps * largest
-  return mean, np.where(varies, std, 0)
+  return mean, np.where(varies(known, std), std, 0)
 
 
 def warn_if_far(

@@ -127,6 +127,25 @@ def version_digest(text: str) -> str:
   return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
+def weights_digest(model: Any, text: str = '') -> str:
+  """Returns a digest of a text and the trained weights of a model.
+
+  Args:
+    model: A model. Another predictor has no weights.
+    text: What else the rows of the model depend on, such as its config.
+  """
+  # These are slow to import, and most users of this module need none of them.
+  import jax
+  import numpy as np
+  from flax import nnx
+
+  sha = hashlib.sha256(text.encode())
+  if isinstance(model, nnx.Module):
+    for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
+      sha.update(np.asarray(leaf).tobytes())
+  return sha.hexdigest()
+
+
 def versions() -> dict[str, str]:
   """Returns the versions that the numbers of a row depend on, by package."""
   packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'

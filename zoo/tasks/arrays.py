@@ -437,7 +437,19 @@ def _scale(array: np.ndarray, is_standardised: bool) -> tuple[np.ndarray, np.nda
   mean, std = np.asarray(array.mean(axis=0)), np.asarray(array.std(axis=0))
   if not is_standardised:
     return np.zeros_like(mean), np.ones_like(mean)
+  is_varying = varies(array, std)
+  return np.where(is_varying, mean, array[0]), np.where(is_varying, std, 1)
+
+
+def varies(array: np.ndarray, std: np.ndarray) -> np.ndarray | np.bool_:
+  """Says which columns vary by more than their rounding errors.
+
+  Args:
+    array: The columns; NaN does not count.
+    std: Their standard deviations.
+
+  Returns:
+    A truth value for each column, or one for an array of labels.
+  """
   # Rounding errors of the numbers and of their mean are of this size.
-  largest = np.abs(array).max(axis=0)
-  varies = std > len(array) * np.finfo(np.float64).eps * largest
-  return np.where(varies, mean, array[0]), np.where(varies, std, 1)
+  return std > len(array) * np.finfo(np.float64).eps * np.nanmax(np.abs(array), axis=0)

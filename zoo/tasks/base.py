@@ -129,6 +129,25 @@ def _check_class(cls: Any) -> None:
       )
 
 
+def check_noise(noise_std: float, least: float, most: float, reason: str) -> None:
+  """Checks that a standard deviation of noise is 0 or within a range.
+
+  Args:
+    noise_std: The standard deviation.
+    least: The least one besides 0.
+    most: The largest one.
+    reason: What goes wrong between 0 and the least one.
+
+  Raises:
+    UserError: If it is not.
+  """
+  check_number('noise_std', noise_std, minimum=0.0, maximum=most)
+  if 0 < noise_std < least:
+    raise UserError(
+      f'noise_std is {noise_std}; it must be 0 or at least {least:g}, because {reason}'
+    )
+
+
 class FunctionClass(BaseTask):
   """Base of tasks whose prompts are a random function at random features.
 
@@ -164,13 +183,7 @@ class FunctionClass(BaseTask):
 
   def check(self) -> None:
     super().check()
-    # Squares of larger or smaller numbers are no normal numbers in float32.
-    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e19)
-    if 0 < self.noise_std < 1e-18:
-      raise UserError(
-        f'noise_std is {self.noise_std}; it must be 0 or at least 1e-18, because its '
-        'square is 0 in float32'
-      )
+    check_noise(self.noise_std, 1e-18, 1e19, 'its square is 0 in float32')
 
   @property
   def stationary(self) -> bool:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Key
 
-from zoo.core.errors import UserError, check_count, check_number
+from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
 from zoo.estimators.baselines import (
@@ -20,7 +20,7 @@ from zoo.estimators.baselines import (
 from zoo.estimators.linear import Ridge
 from zoo.estimators.posteriors import Posterior
 from zoo.estimators.sparse import Lasso, SparseBayes
-from zoo.tasks.base import LinearFunctions, register_task
+from zoo.tasks.base import LinearFunctions, check_noise, register_task
 
 # The cost of `SparseBayes` grows with the number of supports, the sets of non-zero
 # weights. There is no Bayes predictor for more of them than this.
@@ -66,12 +66,8 @@ class SparseRegression(LinearFunctions):
   def check(self) -> None:
     super().check()
     check_count('num_nonzero', self.num_nonzero, maximum=self.num_features)
-    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e15)
-    if 0 < self.noise_std < 1e-5:
-      raise UserError(
-        f'noise_std is {self.noise_std}; it must be 0 or at least 1e-5, because the '
-        'posterior would be lost in the rounding errors of float32'
-      )
+    lost = 'the posterior would be lost in the rounding errors of float32'
+    check_noise(self.noise_std, 1e-5, 1e15, lost)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     weights_key, support_key = jax.random.split(key)

@@ -12,13 +12,13 @@ from flax import struct
 from jaxtyping import Array, Float, Key
 
 from zoo.core.distributions import GaussianMixture
-from zoo.core.errors import UserError, check_count, check_number
+from zoo.core.errors import UserError, check_count
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Describing, Examples, Zero
 from zoo.estimators.linear import Ridge
 from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
-from zoo.tasks.base import LinearFunctions, register_task
+from zoo.tasks.base import LinearFunctions, check_noise, register_task
 from zoo.tasks.linear_regression import LinearRegression, require_covered
 
 
@@ -64,12 +64,7 @@ class TaskPool(LinearFunctions):
   def check(self) -> None:
     super().check()
     check_count('num_tasks', self.num_tasks)
-    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e15)
-    if 0 < self.noise_std < 1e-10:
-      raise UserError(
-        f'noise_std is {self.noise_std}; it must be 0 or at least 1e-10, because the '
-        'posterior would overflow in float32'
-      )
+    check_noise(self.noise_std, 1e-10, 1e15, 'the posterior would overflow in float32')
     check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
 
   @property

@@ -274,9 +274,16 @@ def no_value(site: str) -> str:
   )
 
 
-def is_a_tree(site: str) -> str:
-  """Returns the error message for a site whose value is not an array."""
-  return f'the value at the site {site!r} is a tree of arrays; an edit needs an array'
+def no_array(site: str, names: Collection[str]) -> str:
+  """Returns the error message for a site at which no array was recorded.
+
+  Args:
+    site: The site.
+    names: The names of all recorded values, as in `capture`.
+  """
+  if any(name.startswith(f'{site}.') for name in names):
+    return f'the value at the site {site!r} is a tree of arrays; an edit needs an array'
+  return no_value(site)
 
 
 def no_values(sites: Sequence[str]) -> str:

@@ -25,8 +25,7 @@ from zoo.probing.inside.activations import (
   calls_of,
   check_edit_site,
   checked_module,
-  is_a_tree,
-  no_value,
+  no_array,
   recorded,
   sites_of_kind,
   takes,
@@ -486,8 +485,7 @@ def put_back(
     def back(value: Array) -> Array:
       kept = next(calls, None)
       if kept is None:  # The tap is called, but its value could not be recorded.
-        is_tree = any(name.startswith(f'{site}.') for name in values)
-        raise UserError(is_a_tree(site) if is_tree else no_value(site))
+        raise UserError(no_array(site, values))
       return kept
 
     return back

@@ -22,8 +22,7 @@ from zoo.probing.inside.activations import (
   calls_of,
   check_is_list,
   checked_module,
-  is_a_tree,
-  no_value,
+  no_array,
   no_values,
   recorded,
   site_of,
@@ -540,10 +539,8 @@ def _replaceable(
       raise UserError(no_values(hidden))
   axes = {place.site: place.tap.axes for place in places(checked_module(model))}
   for site in wanted:
-    if site not in seen:
-      raise UserError(no_value(site))
     if site not in shapes:
-      raise UserError(is_a_tree(site))
+      raise UserError(no_array(site, shapes))
     if site in dead:
       raise UserError(f'the site {site!r} does not reach the prediction')
     letters = axes[site]

@@ -18,8 +18,7 @@ from zoo.measure.predict import run_once
 from zoo.measure.statistics import Estimate, share_of_gap
 from zoo.probing.inside.activations import (
   checked_module,
-  is_a_tree,
-  no_value,
+  no_array,
   recorded,
   sites_of_kind,
   wanted_sites,
@@ -205,8 +204,7 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
   axes = {place.site: place.tap.axes for place in places(checked_module(model))}
   for site in sites:
     if site not in shapes:
-      is_tree = any(name.startswith(f'{site}.') for name in shapes)
-      raise UserError(is_a_tree(site) if is_tree else no_value(site))
+      raise UserError(no_array(site, shapes))
     if not jnp.issubdtype(shapes[site].dtype, jnp.inexact):
       raise UserError(
         f'the value at the site {site!r} is {shapes[site].dtype}; the ends of a path '

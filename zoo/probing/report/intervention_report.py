@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import pathlib
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
 from absl import logging
 from flax import nnx
 
@@ -29,7 +26,7 @@ from zoo.probing.report.interventions import (
   to_json,
 )
 from zoo.reports.style import Figure
-from zoo.storage.rows import FILE, keep_row, read_rows, version_digest
+from zoo.storage.rows import FILE, keep_row, read_rows, version_digest, weights_digest
 
 
 class Interventions:
@@ -165,7 +162,4 @@ def _digest(model: Predictor, config: str) -> str:
     return config
   names = [config, *(place.site for place in places(model))]
   names += [*HeadScore._fields, *LatentScore._fields]
-  sha = hashlib.sha256(' '.join(names).encode())
-  for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
-    sha.update(np.asarray(leaf).tobytes())
-  return sha.hexdigest()
+  return weights_digest(model, ' '.join(names))
