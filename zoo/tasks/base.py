@@ -129,11 +129,11 @@ def _check_class(cls: Any) -> None:
       )
 
 
-def check_noise(noise_std: float, least: float, most: float, reason: str) -> None:
+def check_noise(noise_std: Any, least: float, most: float, reason: str) -> None:
   """Checks that a standard deviation of noise is 0 or within a range.
 
   Args:
-    noise_std: The standard deviation.
+    noise_std: The standard deviation, as a user gave it.
     least: The least one besides 0.
     most: The largest one.
     reason: What goes wrong between 0 and the least one.
