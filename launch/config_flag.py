@@ -247,17 +247,24 @@ def mistake_in_file(error: BaseException) -> UserError | None:
   if not files or files[-1] != config_dict.__file__:
     return None
   setter = max(i for i, file in enumerate(files) if file != config_dict.__file__)
-  if files[setter] == config_flags.config_flags.__file__:
+  if pathlib.Path(files[setter]).parent == pathlib.Path(config_flags.__file__).parent:
     return None  # A flag sets the field.
   line = traceback.extract_tb(error.__traceback__)[setter].lineno
   place, said = f'{files[setter]}, line {line}', str(error)
-  section = frames[-1].f_locals.get('self')
+  names = frames[-1].f_locals
+  read = {'__getattr__': 'attribute', '__getitem__': 'key'}.get(
+    frames[-1].f_code.co_name
+  )
+  field = names.get(read) if read else None  # Such as a section that is misspelt.
   if match := re.match('[\'"]?Key "(.+?)" does not exist', said):
+    field = match[1]
+  if isinstance(field, str):
+    section = names.get('self')
     known = sorted(section.keys()) if isinstance(section, ConfigDict) else []
-    near = nearest(match[1], known)
+    near = nearest(field, known)
     hint = f'; did you mean {near!r}?' if near else ''
     return UserError(
-      f'{place}: unknown field {match[1]!r}; its section has {", ".join(known)}{hint}'
+      f'{place}: unknown field {field!r}; its section has {", ".join(known)}{hint}'
     )
   if match := re.match(
     r"Could not override field '(\w+)'.*?\. (.*) is of original type "
@@ -289,7 +296,12 @@ def raised_by_file(error: BaseException) -> BaseException | None:
   if raised is not None and (mistake := mistake_in_file(raised)):
     return mistake
   if isinstance(raised, TypeError) and _in_flags(raised):
-    return UserError(f'--config does not fit its get_config(): {raised}')
+    hint = ''
+    if 'takes 0 positional' in str(raised):
+      hint = '; leave out the colon and what follows it'
+    elif 'missing 1 required' in str(raised):
+      hint = '; name a variant, --config=FILE:VARIANT'
+    return UserError(f'--config does not fit its get_config(): {raised}{hint}')
   if isinstance(raised, ValueError | SyntaxError) and _in_flags(raised):
     flag = str(error).partition(': ')[0]
     if traceback.extract_tb(raised.__traceback__)[-1].filename == config_dict.__file__:

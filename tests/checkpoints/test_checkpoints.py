@@ -171,6 +171,25 @@ def test_weights_of_another_precision_are_not_converted(steps_123):
     checkpoints.load(3, {**ABSTRACT, 'model': {'w': half}})
 
 
+@pytest.mark.parametrize(
+  ('shapes', 'said'),
+  [
+    ({'w': 100, 'b': 2}, 'it lacks b (2,)'),
+    ({'b': 100}, 'it has w (100,), and the model b (100,)'),
+    ({'w': 50}, 'it has w (100,), and the model w (50,)'),
+  ],
+)
+def test_weights_of_another_class_are_named(steps_123, shapes, said):
+  sharding = ABSTRACT['model']['w'].sharding
+  model = {
+    name: jax.ShapeDtypeStruct((size,), jnp.float32, sharding=sharding)
+    for name, size in shapes.items()
+  }
+  said = f'3 does not fit the model as its class is now: {said}'
+  with Checkpoints(steps_123, 5, METADATA) as checkpoints, refuses(said):
+    checkpoints.load(3, {**ABSTRACT, 'model': model})
+
+
 def test_a_bucket_of_an_earlier_commit_is_refused(tmp_path):
   (tmp_path / 'checkpoints' / f'8-{16 * "0"}').mkdir(parents=True)
   with refuses('written into a bucket by an earlier commit'):

@@ -252,6 +252,54 @@ def test_what_is_no_model_is_refused_and_an_error_of_a_constructor_passes():
   assert (last.name, str(last.path)) == ('__init__', __file__)
 
 
+class _Frozen(_Model):
+  """Its only numbers are those that an optimizer leaves as they are."""
+
+  def __init__(self, num_features, *, rngs):
+    self.w = nnx.BatchStat(jnp.ones(num_features))
+
+  def __call__(self, prompt):
+    return prompt.x_query @ self.w[...]
+
+
+class _NoCall(nnx.Module):
+  def __init__(self, num_features, *, rngs):
+    self.w = nnx.Param(jnp.ones(num_features))
+
+
+def test_a_model_without_weights_or_predictions_is_refused(unchecked):
+  with refuses('_Frozen has no nnx.Param; there is nothing to train'):
+    begin(_config(_Frozen))
+  with refuses('_NoCall is not a predictor'):
+    begin(_config(_NoCall))
+
+
+def _raises(self):
+  raise KeyError('mine')
+
+
+@pytest.mark.parametrize(
+  ('baselines', 'said'),
+  [
+    (lambda self: None, 'Own.baselines() gives a NoneType; it must be a dict by name'),
+    (lambda self: {'a': 3}, 'the baseline a of Own is a int; it must be a predictor'),
+    (lambda self: {'model': abs}, 'Own has a baseline named model'),
+    (_raises, None),
+  ],
+)
+def test_a_mistake_in_the_baselines_of_a_task_shows_before_the_run(baselines, said):
+  """And not in the comparison after the last step."""
+  zoo.register_task('own')(make_class(baselines=baselines))
+  config = small_config('yq_lsa')
+  config.task = zoo.default_config('yq_lsa', task='own').task
+  if said is None:
+    with pytest.raises(KeyError, match='mine'):
+      begin(config)
+    return
+  with refuses(said):
+    begin(config)
+
+
 def test_a_model_that_keeps_it_is_not():
   begin(_config(_Dict))
 

@@ -244,6 +244,16 @@ def test_a_task_that_is_no_pytree_is_named_wherever_it_is_used():
     zoo.curve(Zero(), task)
 
 
+def test_a_field_that_is_no_array_is_named():
+  @struct.dataclass
+  class Own(make_class()):
+    kind: str = 'sine'
+
+  for call in zoo.check_task, lambda task: zoo.curve(Zero(), task):
+    with refuses('Own.kind is of type str', 'flax.struct.field(pytree_node=False)'):
+      call(Own())
+
+
 @pytest.mark.parametrize('key', [0, 'key', [jax.random.key(0)] * 2, [0] * 3])
 def test_a_key_that_is_no_key_is_one_line(key):
   task = zoo.create_task('linear_regression', num_features=2, context_length=3)

@@ -170,7 +170,7 @@ def test_a_copy_of_a_config_file_trains_with_the_number_that_was_changed(
   [
     ('1 / 0', ZeroDivisionError),
     ("raise ValueError('mine')", ValueError),  # which ml_collections and absl replace
-    ('common.get_config().trian', AttributeError),  # as for an unknown flag
+    ('common.get_config() / 2', TypeError),  # as for a field of another type
   ],
 )
 def test_an_error_in_a_config_file_keeps_its_lines(parsed, tmp_path, line, error):

@@ -110,9 +110,9 @@ _PLACES = {
   'config of language models': (
     'from configs.llm import smollm2\n'
     'def get_config():\n'
-    '  return smollm2.get_config().missing  # here',
+    '  return smollm2.get_config() / 2  # here',
     ['llm', '--config=own_bug_under_test.py', '--data=.'],
-    AttributeError,
+    TypeError,
     '',
   ),
   'syntax of a config': (
@@ -251,19 +251,29 @@ def test_what_a_constructor_does_not_take_is_one_line(call, own, tmp_path):
   assert {*tmp_path.iterdir()} == {path, path.with_name('own_bug.py')}
 
 
+_COMMON = 'from configs import common\ndef get_config():\n  c = common.get_config()\n'
+
+
 @pytest.mark.parametrize(
-  ('text', 'said'),
+  ('text', 'variant', 'said'),
   [
-    ('config = 3', 'own_bug_under_test.py defines no get_config()'),
+    ('config = 3', ':variant', 'own_bug_under_test.py defines no get_config()'),
     (
       'def get_config():\n  pass',
-      'does not fit its get_config(): get_config() takes 0',
+      ':variant',
+      'arguments but 1 was given; leave out the colon',
+    ),
+    ('def get_config(variant):\n  pass', '', '; name a variant, --config=FILE:VARIANT'),
+    (
+      f'{_COMMON}  c.optimiser.learning_rate = 0.1\n  return c',
+      '',
+      "line 4: unknown field 'optimiser'; its section has checkpoint, curriculum, ",
     ),
   ],
 )
-def test_a_file_that_is_no_config_is_one_line(call, own, text, said):
+def test_a_file_that_is_no_config_is_one_line(call, own, text, variant, said):
   path = own(text)
-  answer = call('main', f'--config={path}:variant')
+  answer = call('main', f'--config={path}{variant}')
   assert answer.code == 2
   (line,) = answer.err.splitlines()
   assert said in line

@@ -336,3 +336,10 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
   assert far.startswith(
     'No algorithm explains half of the effect: the nearest, one step'
   )
+
+
+def test_a_guess_that_is_asked_for_is_measured_beside_a_closed_form():
+  report = probe(biased(), TASK, only=['guess'], **FEW)
+  assert report.guess is not None
+  assert report.guess.prediction.r_squared == pytest.approx(1, abs=1e-6)
+  assert report.failures == {}

@@ -1,5 +1,7 @@
 """Risks of two predictors on the same prompts."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,3 +50,23 @@ def test_prompts_with_other_features_are_refused():
   model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
   with refuses('is for 3 features; the prompt has 5'):
     probing.risks(model, model, isotropic(5, 4), num_prompts=10)
+
+
+_OF_A_TASK: dict[str, Any] = {
+  'algorithm': probing.sampled_algorithm,
+  'alignment': lambda model, task: probing.alignment(model, model, task),
+  'baselines': lambda model, task: probing.baselines_of(task),
+  'circuit': probing.circuit,
+  'null models': lambda model, task: probing.null_models(task),
+  'report': probing.probe,
+  'risks': lambda model, task: probing.risks(model, model, task),
+  'task vectors': probing.task_vectors,
+  'instrument': lambda model, task: zoo.check_instrument(lambda m: 0.0, task),
+}
+
+
+@pytest.mark.parametrize('name', _OF_A_TASK)
+def test_a_model_in_the_place_of_a_task_is_one_line(name, unchecked):
+  model = zoo.models.YqLSA(3, rngs=nnx.Rngs(0))
+  with refuses('YqLSA is not a task'):
+    _OF_A_TASK[name](isotropic(3, 4), model)

@@ -170,8 +170,15 @@ def test_a_curriculum_of_ones_own(register):
   def wrong(step):
     return Stage(features=step / 2)
 
-  with refuses("the curriculum 'wrong' returns Stage", 'of integers'):
+  with refuses("the curriculum 'wrong' returns a Stage with float32[]", 'of integers'):
     validate(_config(name='wrong'))
+
+  @zoo.register_curriculum('number')
+  def number(step):
+    return 3
+
+  with refuses("the curriculum 'number' returns a number or an array; it must return"):
+    validate(_config(name='number'))
 
   @zoo.register_curriculum('late')
   def late(step):

@@ -190,7 +190,10 @@ def test_hooks_are_called_for_each_point_of_a_sweep(tmp_path, own, together):
   ('metric', 'said'),
   [
     (lambda model, task, key: 1.0, ["the metric 'norm' returns a float; it must be"]),
-    (lambda model, task, key: {'a': jnp.ones(2)}, ["'a' as", 'it must be a number']),
+    (
+      lambda model, task, key: {'a': jnp.ones(2)},
+      ["'a' as an array of the shape (2,) and the type float32; it must be a number"],
+    ),
     (lambda model, task, key: {'a': 'text'}, ["'norm' returns 'a' as 'text'"]),
     (lambda model, task, key: {'a': 1j}, ["'norm' returns 'a' as 1j"]),
   ],

@@ -224,8 +224,13 @@ def _abstract_stage(config: Config) -> Stage:
     for number in numbers
   )
   if not (isinstance(stage, Stage) and whole):
+    types = ', '.join(f'{number.dtype}{[*number.shape]}' for number in numbers)
+    what = f'a Stage with {types}'
+    if not isinstance(stage, Stage):
+      is_array = isinstance(stage, jax.ShapeDtypeStruct)
+      what = 'a number or an array' if is_array else f'a {type(stage).__name__}'
     raise UserError(
-      f'the curriculum {config.curriculum.name!r} returns {stage}; it must return a '
+      f'the curriculum {config.curriculum.name!r} returns {what}; it must return a '
       'zoo.training.Stage of integers or None'
     )
   return stage

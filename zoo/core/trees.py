@@ -63,7 +63,7 @@ def check_tree(owner: object) -> None:
 
   Raises:
     UserError: If its class is not a pytree, or has a `__post_init__` that does not call
-      that of `Tree`.
+      that of `Tree`; if a field that JAX maps over is neither an array nor a number.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
@@ -76,6 +76,16 @@ def check_tree(owner: object) -> None:
     raise UserError(
       f'{name} has a __post_init__ that does not call super().__post_init__()'
     )
+  leaves, _ = jax.tree_util.tree_flatten_with_path(owner)
+  for path, leaf in leaves:
+    # Tracers and abstract arrays have a type of their numbers, too.
+    if not isinstance(leaf, int | float | complex) and not hasattr(leaf, 'dtype'):
+      field = jax.tree_util.keystr(path, simple=True, separator='.')
+      raise UserError(
+        f'{name}.{field} is of type {type(leaf).__name__}, and JAX maps over arrays '
+        'and numbers alone; declare the field by '
+        'flax.struct.field(pytree_node=False)'
+      )
 
 
 def arguments(owner: Any) -> dict[str, Any]:

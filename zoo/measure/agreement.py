@@ -32,6 +32,7 @@ from zoo.measure.contracts.checks import (
   with_examples,
 )
 from zoo.measure.contracts.mixers import check_mixer_forms
+from zoo.measure.predict import check_predictor
 from zoo.models.token_model import TokenModel
 from zoo.models.transformer import Transformer
 from zoo.theory.trust import (
@@ -69,6 +70,7 @@ def check_agreement(
   Raises:
     UserError: If two ways disagree, or if prompts or predictions are wrong.
   """
+  check_predictor(model)
   name = type(model).__name__
   num_sampled = max(NUM_PROMPTS, min(_MOST_CHECKED_PROMPTS, batch_size))
   prompts = check_sampled(task, jax.random.key(0), num_sampled)

@@ -17,6 +17,7 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import Z_95, format_estimate, format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
+from zoo.measure.contracts.checks import MODEL, checked_baselines
 from zoo.measure.curves import check_ways, losses_of, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
@@ -24,7 +25,6 @@ from zoo.measure.statistics import estimate
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
-MODEL = 'model'  # The model has this name among the baselines.
 # A predictor without `predictions` is compiled for each length, so that it is measured
 # at few lengths.
 _FEW, _MANY = 8, 128
@@ -135,16 +135,14 @@ def compare_all(
 
   Raises:
     UserError: If a model cannot be called on the task's prompts, if it contradicts
-      itself, or if a baseline is named `model`.
+      itself, or if `checked_baselines` raises it.
   """
   require_task(task)
   lengths, num_prompts = _lengths_and_prompts(models[0], task, num_prompts)
   if num_prompts < 2:
     logging.info('the task is too large for a comparison with its baselines')
     return None
-  baselines = task.baselines()
-  if MODEL in baselines:
-    raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
+  baselines = checked_baselines(task)
   fast, slow, on_host = {}, {}, {}
   for name, baseline in baselines.items():
     if isinstance(baseline, HostBaseline):

@@ -29,7 +29,7 @@ from zoo.core.errors import (
   shown,
 )
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Layered, Predictor, Task
+from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.core.tables import format_table
 from zoo.measure.statistics import LEVEL, Estimate, HalfWidth, estimate_of_share
 
@@ -222,6 +222,7 @@ def check_instrument(
     >>> check.failures
     []
   """
+  require_task(task)
   num_draws = check_count('num_draws', num_draws, minimum=0)
   claimed = _claimed(coverage)
   nulls = _nulls(task, null, trained, without)
@@ -284,6 +285,7 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
     >>> [*zoo.probing.null_models(task)][:2]
     ['a constant', 'linear in the query']
   """
+  require_task(task)
   outputs = (task.num_outputs,) if task.num_outputs > 1 else ()
   weights = np.random.default_rng(0).normal(size=(task.num_features, *outputs))
   models: dict[str, Predictor] = {

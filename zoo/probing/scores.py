@@ -4,7 +4,7 @@ import dataclasses
 
 from zoo import theory
 from zoo.core.errors import check_count
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.predict import (
   BATCH_SIZE,
   Programs,
@@ -77,6 +77,7 @@ def risks(
     >>> round(found.exact_risk, 3)
     0.857
   """
+  require_task(task)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   batches = sample_batches(task, seed, num_prompts, BATCH_SIZE)
   both, loss, programs = [subject, other], loss_of(task), Programs()

@@ -33,6 +33,7 @@ from zoo.storage.steps import damage_of, steps_in, write_sums
 FORMAT = 1  # The number rises when older code cannot read the contents of a step.
 # The item with the metadata is called `origin` on disk, as in the first checkpoints.
 METADATA_FILE = 'origin/data.json'
+_MOST_LISTED_ARRAYS = 8
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
 
 
@@ -111,11 +112,11 @@ class Checkpoints:
     """Returns the state at a step, with the shapes and shardings of `abstract`.
 
     Raises:
-      UserError: If its weights are of other types.
+      UserError: If its weights have other names, shapes or types.
       RunError: If it cannot be read.
     """  # noqa: DOC501
     folder = self._folder / str(step)
-    check_precision(folder, abstract['model'])
+    check_fits(folder, abstract['model'])
     try:
       return self._orbax.load_checkpointables(step, dict(abstract))
     except Exception as error:
@@ -308,15 +309,20 @@ def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
     raise cannot_be_read(folder, error) from error
 
 
-def check_precision(folder: pathlib.Path, abstract: PyTree) -> None:
-  """Checks that a saved model has numbers of the same types as an abstract one.
+def check_fits(folder: pathlib.Path, abstract: PyTree) -> None:
+  """Checks that a saved model has the arrays of an abstract one, of the same types.
 
-  Orbax would convert them without notice.
+  Orbax would convert other types without notice.
 
   Raises:
-    UserError: If the types differ.
+    UserError: If the names, shapes or types differ.
   """
   saved = saved_arrays(folder)
+  check_same_arrays(
+    f'{folder} does not fit the model as its class is now',
+    {name: array.shape for name, array in saved.items()},
+    shapes_of(abstract),
+  )
   leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
   for path, leaf in leaves:
     name = array_name(path)
@@ -358,6 +364,45 @@ def check_can_be_saved(state: PyTree) -> None:
         f'the array {name} is of type {leaf.dtype} and cannot be saved; it must be of '
         'a type of 8 bits or more'
       )
+
+
+def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of a state's arrays by name, as they are saved."""
+
+  def shape(leaf: Any) -> tuple[int, ...]:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return leaf.shape
+
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  return {array_name(path): shape(leaf) for path, leaf in leaves}
+
+
+def check_same_arrays(
+  subject: str, shapes: Mapping[str, tuple], wanted: Mapping[str, tuple]
+) -> None:
+  """Raises UserError unless saved arrays have the names and shapes of a model's.
+
+  Args:
+    subject: The beginning of the message: what was read, and from where.
+    shapes: The shapes of the saved arrays, by name.
+    wanted: The shapes of the model's arrays, by name.
+
+  Raises:
+    UserError: If a name or a shape differs. The message lists up to 8 of them.
+  """
+
+  def differing(some: Mapping[str, tuple], others: Mapping[str, tuple]) -> str:
+    own = [f'{name} {some[name]}' for name in some if others.get(name) != some[name]]
+    return shown(sorted(own), _MOST_LISTED_ARRAYS)
+
+  if shapes != wanted:
+    saved, of_model = differing(shapes, wanted), differing(wanted, shapes)
+    if not saved:
+      raise UserError(f'{subject}: it lacks {of_model}')
+    if not of_model:
+      raise UserError(f'{subject}: it has {saved}, which the model lacks')
+    raise UserError(f'{subject}: it has {saved}, and the model {of_model}')
 
 
 def array_name(path: tuple) -> str:

@@ -25,7 +25,6 @@ from zoo.core.errors import (
   check_count,
   in_one_line,
   nearest,
-  shown,
 )
 from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
@@ -42,14 +41,15 @@ from zoo.storage.checkpoints import (
   METADATA_FILE,
   array_name,
   cannot_be_read,
+  check_same_arrays,
   damaged,
   saved_arrays,
+  shapes_of,
 )
 from zoo.storage.programs import StepTogether, load_together, steps_of_point
 from zoo.storage.steps import chosen_step, damage_of, steps_in
 from zoo.storage.workdir import POINTS
 
-_MOST_LISTED_ARRAYS = 8
 _MOST_CHARACTERS_OF_REASON = 1000  # The reason may quote a long list of a config.
 
 
@@ -342,40 +342,3 @@ def _as_saved(
     return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 
   return jax.tree_util.tree_map_with_path(as_saved, state)
-
-
-def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of a state's arrays by name, as they are saved."""
-
-  def shape(leaf: Any) -> tuple[int, ...]:
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      leaf = jax.eval_shape(jax.random.key_data, leaf)
-    return leaf.shape
-
-  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-  return {array_name(path): shape(leaf) for path, leaf in leaves}
-
-
-def check_same_arrays(
-  subject: str, shapes: Mapping[str, tuple], wanted: Mapping[str, tuple]
-) -> None:
-  """Raises UserError unless saved arrays have the names and shapes of a model's.
-
-  Args:
-    subject: The beginning of the message: what was read, and from where.
-    shapes: The shapes of the saved arrays, by name.
-    wanted: The shapes of the model's arrays, by name.
-
-  Raises:
-    UserError: If a name or a shape differs. The message lists up to 8 of them.
-  """
-
-  def differing(some: Mapping[str, tuple], others: Mapping[str, tuple]) -> str:
-    own = [f'{name} {some[name]}' for name in some if others.get(name) != some[name]]
-    return shown(sorted(own), _MOST_LISTED_ARRAYS) or 'nothing else'
-
-  if shapes != wanted:
-    raise UserError(
-      f'{subject}: it has {differing(shapes, wanted)}, and the model '
-      f'{differing(wanted, shapes)}'
-    )

@@ -41,11 +41,13 @@ from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
   FORMAT,
   check_can_be_saved,
+  check_same_arrays,
   one_line,
   orbax_context,
   run_metadata,
+  shapes_of,
 )
-from zoo.storage.loading import SavedModel, check_same_arrays, load, shapes_of
+from zoo.storage.loading import SavedModel, load
 from zoo.storage.steps import write_sums
 from zoo.theory.trust import changed_weights
 

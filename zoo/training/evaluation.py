@@ -271,18 +271,25 @@ def own_metrics(
     own_key = jax.random.fold_in(key, 2**32 - 2 - i)
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
     if not isinstance(found, Mapping):
-      what = 'an array' if isinstance(found, Array) else f'a {type(found).__name__}'
       raise UserError(
-        f'the metric {name!r} returns {what}; it must be a dict of numbers by name, '
-        "such as {'weights': norm}"
+        f'the metric {name!r} returns {_kind(found)}; it must be a dict of numbers by '
+        "name, such as {'weights': norm}"
       )
     for entry, value in found.items():
       if not is_number(value):
+        what = _kind(value) if isinstance(value, Array) else repr(value)
         raise UserError(
-          f'the metric {name!r} returns {entry!r} as {value!r}; it must be a number'
+          f'the metric {name!r} returns {entry!r} as {what}; it must be a number'
         )
       numbers[f'{name}/{entry}'] = jnp.asarray(value)
   return numbers
+
+
+def _kind(value: object) -> str:
+  """Returns what an object is, in the words of a message; it may be traced."""
+  if isinstance(value, Array):
+    return f'an array of the shape {value.shape} and the type {value.dtype}'
+  return f'a {type(value).__name__}'
 
 
 def is_number(value: object) -> bool:

@@ -35,7 +35,7 @@ from zoo.host import processes
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
-from zoo.measure.contracts.checks import check_sampled
+from zoo.measure.contracts.checks import check_sampled, checked_baselines
 from zoo.storage.checkpoints import (
   Checkpoints,
   check_can_be_saved,
@@ -239,6 +239,12 @@ def events_of(
         for chunk in loop:
           if not chunk.metrics['finite']:
             raise not_finite(config, chunk.metrics, checkpoints)
+          if event is None and chunk.metrics['grad_norm'] == 0:
+            logging.warning(
+              'the gradient of step %d is 0 for all weights of %s; nothing may train',
+              chunk.step,
+              config.model.name,
+            )
           risks = finish_evaluation(training.evaluation, chunk.measured)
           event = event_of(training, config, loop, chunk, risks, records)
           with progress.hidden():  # Hooks may print.
@@ -318,22 +324,27 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
 def checked_state(training: Training, from_source: bool = True) -> State:
   """Returns the state at step 0, after checking that it can be saved and used.
 
-  All arrays must be of types that can be saved, and all ways in which the model
-  predicts must agree.
+  There must be weights to train, all arrays must be of types that can be saved, and all
+  ways in which the model predicts must agree. The baselines of the task are asked for,
+  too, since a mistake in them would otherwise show after the last step.
 
   Args:
     training: The compiled or uncompiled training of the model.
     from_source: Whether the weights are read from `train.init_from`, if it names any.
 
   Raises:
-    UserError: If a leaf of the state cannot be saved, if two ways of predicting
-      disagree or one reads the target of the query, or if the initial weights cannot be
-      read.
+    UserError: If the model has no `nnx.Param`, if a leaf of the state cannot be saved,
+      if two ways of predicting disagree or one reads the target of the query, if the
+      baselines are not predictors by name, or if the initial weights cannot be read.
   """
   check_can_be_saved(training.abstract)
+  checked_baselines(training.task)
   with on_mesh(training.mesh, training.config):
     state = training.init(from_source=from_source)
     model = nnx.merge(training.graph, state['model'])
+    if not jax.tree.leaves(nnx.state(model, nnx.Param)):
+      name = type(model).__name__
+      raise UserError(f'{name} has no nnx.Param; there is nothing to train')
     check_agreement(model, training.task, training.config.train.batch_size)
   return state
 

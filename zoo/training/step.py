@@ -34,7 +34,8 @@ from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
 from zoo.core.roles import shared_paths
-from zoo.storage.loading import check_same_arrays, load, shapes_of
+from zoo.storage.checkpoints import check_same_arrays, shapes_of
+from zoo.storage.loading import load
 from zoo.training.objective import Numbers, Objective
 
 # A step maps the state, the key of the training prompts, the count of the steps before

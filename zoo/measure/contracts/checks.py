@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Key
 
-from zoo.core.errors import UserError
+from zoo.core import losses
+from zoo.core.errors import UserError, check_name
 from zoo.core.learning_rule import AnyArray
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
@@ -21,6 +22,7 @@ from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.theory.trust import QUICK_TO_COMPILE
 
 NUM_PROMPTS = 8
+MODEL = 'model'  # The model has this name among the baselines.
 # The tolerance is relative to the largest prediction. Float32 sums in another order
 # differ by less.
 _REORDERED = 1e-3
@@ -47,6 +49,47 @@ def noted(what: str, where: str = '') -> Iterator[None]:
   except Exception as error:
     error.add_note(f'{what} failed{where}')
     raise
+
+
+def by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
+  """Returns what a method of a task gives by name.
+
+  Args:
+    what: The name of the call in messages.
+    method: The method.
+
+  Raises:
+    UserError: If the method does not give a dictionary.
+  """
+  with noted(what):
+    items = method()
+  if not isinstance(items, Mapping):
+    raise UserError(f'{what} gives a {type(items).__name__}; it must be a dict by name')
+  return dict(items)
+
+
+def checked_baselines(task: Task) -> dict[str, Predictor]:
+  """Returns the baselines of a task, by name.
+
+  Raises:
+    UserError: If they are not predictors by name, or if one is named `model`.
+  """
+  name = type(task).__name__
+  baselines = by_name(f'{name}.baselines()', task.baselines)
+  if MODEL in baselines:
+    raise UserError(
+      f'{name} has a baseline named {MODEL}, the name of the model in comparisons; '
+      'rename it'
+    )
+  for key, baseline in baselines.items():
+    what = f'the baseline {key} of {name}'
+    if isinstance(baseline, type):
+      raise UserError(
+        f'{what} is the class {baseline.__name__}; create an object of it'
+      )
+    if not callable(baseline):
+      raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
+  return baselines
 
 
 def with_examples(number: int) -> str:
@@ -116,9 +159,10 @@ def check_prompts(task: Task, prompt: object) -> None:
   Labels of classes must be of the kind that `label_kind` of the task says.
 
   Raises:
-    UserError: If they are not finite, or do not fit.
+    UserError: If the kind is unknown, or if prompts are not finite or do not fit.
   """
   name = type(task).__name__
+  check_name(f'label_kind of {name}', task.label_kind, losses.LOSSES)
   if not isinstance(prompt, Prompt):
     raise UserError(
       f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'

@@ -5,30 +5,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from zoo.core import losses, trees
-from zoo.core.errors import UserError, check_count, check_name, check_object
+from zoo.core import trees
+from zoo.core.errors import UserError, check_count, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task, predicts_all
 from zoo.estimators.baselines import HostBaseline
-from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
+  by_name,
   check_facts,
   check_facts_after,
   check_finite,
   check_floats,
   check_form,
   check_prompts,
+  checked_baselines,
   facts_after,
   facts_of,
   label_shape,
@@ -75,22 +75,17 @@ def check_task(task: Task) -> None:
   check_count(f'{name}.num_features', task.num_features)
   check_count(f'{name}.context_length', task.context_length)
   check_count(f'{name}.num_outputs', task.num_outputs)
-  check_name(f'label_kind of {name}', task.label_kind, losses.LOSSES)
   sample = functools.partial(_sample, name, task, Programs())
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
   _check_sampling(name, sample, prompt)
   _check_loss(name, task, prompt)
   _check_redraws(name, task, prompt)
-  baselines = _by_name(f'{name}.baselines()', task.baselines)
-  if MODEL in baselines:
-    raise UserError(
-      f'{name} has a baseline named {MODEL}, the name of the model in comparisons'
-    )
+  baselines = checked_baselines(task)
   for baseline_name, baseline in baselines.items():
     _check_baseline(f'the baseline {baseline_name} of {name}', baseline, prompt, task)
   if 'bayes' in baselines:
     _check_bayes(name, task, baselines)
-  shifts = _by_name(f'{name}.shifts()', task.shifts)
+  shifts = by_name(f'{name}.shifts()', task.shifts)
   for shift_name, shifted in shifts.items():
     _check_shift(f'the shift {shift_name} of {name}', shifted, task)
 
@@ -103,14 +98,6 @@ def _sample(
   prompt = jax.device_get(prompt)  # Slices of arrays on the host are not compiled.
   check_prompts(task, prompt)
   return prompt
-
-
-def _by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
-  with noted(what):
-    items = method()
-  if not isinstance(items, Mapping):
-    raise UserError(f'{what} gives a {type(items).__name__}; it must be a dict by name')
-  return dict(items)
 
 
 def _check_sampling(
@@ -206,10 +193,6 @@ def _check_redraws(name: str, task: Task, prompt: Prompt) -> None:
 
 
 def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) -> None:
-  if isinstance(baseline, type):
-    raise UserError(f'{what} is the class {baseline.__name__}; create an object of it')
-  if not callable(baseline):
-    raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
   c = prompt.x.shape[1]
   lengths = sorted({c // 3, c - 1} & {*range(1, c)}) if predicts_all(baseline) else []
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import KEPT, Predictor, Task
+from zoo.core.protocols import KEPT, Predictor, Task, require_task
 from zoo.core.tables import format_table
 from zoo.measure.predict import Programs
 from zoo.measure.rows import Rows, Tabular
@@ -259,6 +259,7 @@ def circuit(
     Hanna et al., arXiv 2403.17806; Syed et al., arXiv 2310.10348; Conmy et al., arXiv
     2304.14997.
   """
+  require_task(task)
   if keep is not None:
     check_name('keep', keep, KEPT)
   check_count('num_prompts', num_prompts, minimum=2)

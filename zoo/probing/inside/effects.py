@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from zoo.core.errors import UserError, check_name, in_one_line, shown
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.rows import Rows, Tabular
@@ -247,6 +247,7 @@ def effects(
     al., arXiv 2310.10348. Integrated gradients: Hanna et al., arXiv 2403.17806, who
     take the ends of the steps instead of their midpoints.
   """
+  require_task(task)
   kinds = _checked_kinds(kinds, method)
   check_takes_prompts(metric)
   clean, corrupt = checked_prompts(clean, corrupt)

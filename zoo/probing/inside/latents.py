@@ -17,7 +17,7 @@ from zoo import estimators, theory
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
 from zoo.measure.rows import Rows
@@ -206,6 +206,7 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
     >>> [*zoo.probing.latent_targets(task, prompt)][:3]
     ['latents', "X'y / C", 'least squares']
   """
+  require_task(task)
   targets: dict[str, Target] = {}
   for path, leaf in jax.tree.leaves_with_path(prompt.latents):
     if jnp.issubdtype(leaf.dtype, jnp.inexact):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool
 
 from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
 from zoo.measure.predict import run_once
 from zoo.measure.statistics import Estimate, share_of_gap
@@ -116,6 +116,7 @@ def path_effect(
   References:
     Wang et al., arXiv 2211.00593; Goldowsky-Dill et al., arXiv 2304.05969.
   """
+  require_task(task)
   sender, receiver = node_of(sender), node_of(receiver)
   wanted_sites(model, [sender.site, receiver.site])
   check_takes_prompts(metric)

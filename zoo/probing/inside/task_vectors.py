@@ -15,7 +15,7 @@ from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.predict import Programs, loss_of
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import Estimate, estimate, estimate_of_neighbours
@@ -144,6 +144,7 @@ def task_vectors(
   References:
     Hendel et al., arXiv 2310.15916; Todd et al., arXiv 2310.15213.
   """
+  require_task(task)
   check_count('num_functions', num_functions, minimum=2)
   check_count('num_prompts', num_prompts)
   held_out = _with_functions(task)

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from zoo.core.draws import REDRAW_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_table
 from zoo.estimators.baselines import Baseline, distinct
 from zoo.measure.comparison import affordable
@@ -190,6 +190,7 @@ def sampled_algorithm(
     ridge           λ = 3.147  0.166 ± 0.100  0.730 ± 0.331
     this predictor                            0.897 ± 0.369
   """
+  require_task(task)
   check_numbers(task)
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))

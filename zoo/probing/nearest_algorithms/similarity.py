@@ -16,7 +16,7 @@ from zoo import theory
 from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, Predictor, Task
+from zoo.core.protocols import FollowsRule, Predictor, Task, require_task
 from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate
 
@@ -116,6 +116,7 @@ def alignment(
   References:
     arXiv 2512.04268, appendix C.2.
   """
+  require_task(task)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   both, exact, programs = [subject, other], None, programs or Programs()
   measures = gather(

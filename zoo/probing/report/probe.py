@@ -13,7 +13,7 @@ from flax import nnx
 
 from zoo import estimators, theory
 from zoo.core.errors import UserError, check_count, check_name, in_one_line
-from zoo.core.protocols import Layered, Predictor, Task
+from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.estimators.baselines import HostBaseline, Zero
 from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
@@ -89,7 +89,8 @@ class Report:
     sampled: The algorithms nearest to a predictor whose algorithm has no closed form.
     baselines: What each baseline of the task does not explain, as a share of the effect
       of the context.
-    guess: The initial guess of a model whose algorithm has no closed form.
+    guess: The initial guess, fitted to predictions without examples. If the algorithm
+      has a closed form, which has the guess, it is fitted only if it is asked for.
     alignment: The differences from the other predictor.
     heads: The heads of a linear attention model.
     lens: The losses of predictions that are read after each layer.
@@ -141,6 +142,7 @@ def baselines_of(task: Task) -> dict[str, Predictor]:
     >>> [*zoo.probing.baselines_of(task)]
     ['gd', 'gd_beta', 'bayes']
   """
+  require_task(task)
   if theory.covers(task):
     return {
       'gd': estimators.gradient_descent(task),
@@ -197,6 +199,7 @@ def probe(
     >>> report.against
     'gd'
   """
+  require_task(task)
   check_sections(only)
   check_count('num_prompts', num_prompts, minimum=2)
   if against is None or isinstance(against, str):
@@ -331,16 +334,18 @@ def _measure_algorithm(
 ) -> None:
   """Measures which algorithm is nearest: by closed forms, or by samples."""
   fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
-  if theory.covers(task) and has_rule(subject):
+  has_closed_form = theory.covers(task) and has_rule(subject)
+  if has_closed_form:
     parts.measure('algorithm', implicit_algorithm, subject, task)
     if isinstance(subject, LinearAttention):
       parts.measure('heads', heads, subject, task)
-  else:
-    if _has_numbers(task):
-      parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
-    if isinstance(subject, nnx.Module):
-      queries = max(_NUM_QUERIES, least_queries(task.num_features))
-      parts.measure('guess', learned_guess, subject, task, queries, seed)
+  elif _has_numbers(task):
+    parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
+  # The closed form has the guess as well, so it is fitted only if it is asked for.
+  is_guess_wanted = 'guess' in parts.only or not has_closed_form
+  if is_guess_wanted and isinstance(subject, nnx.Module):
+    queries = max(_NUM_QUERIES, least_queries(task.num_features))
+    parts.measure('guess', learned_guess, subject, task, queries, seed)
   if _has_numbers(task):
     parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
 
