@@ -155,7 +155,7 @@ def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits(growing):
   growing.check_cut(7)
 
 
-def test_a_curriculum_of_ones_own(register):
+def test_a_curriculum_of_ones_own(register, unchecked):
   @zoo.register_curriculum('early')
   def early(step):
     return Stage(features=jnp.where(step < 5, 1, 3))
