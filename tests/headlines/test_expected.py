@@ -8,6 +8,7 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import xlogy
 
+import zoo
 from studies.headlines import (
   HEADLINES,
   clusters,
@@ -224,6 +225,15 @@ def test_losses_of_mixtures_for_a_pool_by_a_loop():
     distances.append(np.square(ridge - dmmse).sum())
   assert np.mean(beyond) == pytest.approx(np.mean(distances), rel=0.05)
   assert np.mean(distances) == pytest.approx(1.02, rel=0.1)
+  # The baselines of the task are these two.
+  task = TaskPool(4, 4, 4, noise_std=sigma)
+  curves = [
+    zoo.curve(task.baselines()[name], task, 4096) for name in ('ridge', 'dmmse')
+  ]
+  measured = curves[0].mean[-1] - curves[1].mean[-1]
+  errors = [curve.standard_error[-1] for curve in curves]
+  by_hand = np.std(beyond) / np.sqrt(count)
+  assert abs(measured - np.mean(beyond)) < 4 * np.linalg.norm([*errors, by_hand])
 
 
 def test_the_weight_of_the_posterior_mean_and_when_it_switches():
