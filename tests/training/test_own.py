@@ -214,6 +214,17 @@ def test_an_objective_of_another_form_is_refused(tmp_path, monkeypatch):
     zoo.train(_config(objective__positions='every'), tmp_path / 'run')
 
 
+def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(
+  tmp_path, monkeypatch
+):
+  def wrong(model, prompt, task, key):
+    return jnp.log(-jnp.ones(len(prompt.x))) + model(prompt)
+
+  monkeypatch.setitem(OBJECTIVES, 'distilled', wrong)
+  with pytest.raises(zoo.RunError, match='not finite with the initial weights, so the'):
+    zoo.train(_config(), tmp_path / 'run')
+
+
 def test_an_error_of_ones_own_keeps_its_traceback(tmp_path, monkeypatch, own):
   def broken(*_):
     raise KeyError('mine')

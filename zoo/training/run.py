@@ -599,7 +599,12 @@ def not_finite(
   wrong = wrong_prompts(config, step - 1)
   divergence = divergence_of(config, metrics, wrong)
   said = divergence['reason']
-  if wrong is None:
+  if wrong is None and step == 1 and divergence['loss'] is None:
+    said += (
+      ': stopped, not saved; the loss is not finite with the initial weights, so the '
+      'model or the objective is wrong'
+    )
+  elif wrong is None:
     said += (
       f': stopped, not saved; {good}; a smaller config.optimizer.learning_rate or a '
       f'config.optimizer.clip_norm{other} may help'
