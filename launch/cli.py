@@ -50,9 +50,9 @@ _COMPILATION_CACHE = flags.DEFINE_bool(
 _IMPORT = flags.DEFINE_list(
   'import',
   [],
-  'Modules that register models, tasks, mixers, optimizers, metrics and objectives of '
-  'your own. They stand in the current folder or are installed, and are imported '
-  'before the config is read.',
+  'Modules that register models, tasks, mixers, optimizers, curricula, metrics and '
+  'objectives of your own. They stand in the current folder or are installed, and are '
+  'imported before the config is read.',
 )
 
 RESUME = 'rerun the same command to resume'

@@ -1,10 +1,14 @@
 """Every mistake in a config is named, before anything is built."""
 
 import json
+import math
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
+from flax import nnx
 
 import configs
 import zoo
@@ -228,6 +232,45 @@ def test_a_curriculum_of_ones_own_uses_no_field_of_the_library_s(register):
   validate(small_config(curriculum__name='early'))
   with refuses('config.curriculum.every is 5', "'early' is a function of the step"):
     validate(small_config(curriculum__name='early', curriculum__every=5))
+
+
+def test_a_default_that_json_cannot_hold_stays_with_its_class(register, tmp_path):
+  class Own(nnx.Module):
+    def __init__(
+      self,
+      num_features,
+      act=nnx.relu,
+      limit: float = math.inf,
+      options={'a.b': 1},  # noqa: B006
+      size=2,
+      *,
+      rngs,
+    ):
+      self.out = nnx.Linear(num_features, 1, rngs=rngs)
+      self.act, self.limit = act, limit
+
+    def __call__(self, prompt):
+      return jnp.minimum(self.act(self.out(prompt.x_query))[:, 0], self.limit)
+
+  zoo.register_model('own')(Own)
+  config = small_config('yq_lsa', model=zoo.default_config('own').model)
+  assert config.model.to_dict() == {'name': 'own', 'size': 2}
+  assert zoo.train(config, tmp_path) is not None
+  model: Any = zoo.load(tmp_path).model
+  assert (model.act, model.limit) == (nnx.relu, math.inf)
+  for value, said in (nnx.relu, '<jax'), (math.inf, 'inf'):
+    config.model = {'name': 'own', 'limit': value}
+    with refuses(f'config.model.limit is {said}', 'which config.json cannot hold'):
+      validate(config)
+
+
+def test_an_argument_called_name_is_refused(register):
+  class Own(nnx.Module):
+    def __init__(self, num_features, name='own', *, rngs):
+      self.out = nnx.Linear(num_features, 1, rngs=rngs)
+
+  with refuses("the model 'own' takes an argument called name; rename it"):
+    zoo.register_model('own')(Own)
 
 
 def test_a_metric_is_named_once(register):

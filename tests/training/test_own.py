@@ -23,8 +23,10 @@ from tests.training.runs import (
 from tests.training.test_by_hand import assert_close, parameters
 from zoo.config.building import build_model, build_task
 from zoo.config.own import METRICS, OBJECTIVES
+from zoo.config.sharding import make_mesh
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.training import grid, run_plots, sweep
+from zoo.training import batch_parts, grid, run_plots, sweep
+from zoo.training.compilation import make_training
 
 
 @pytest.fixture(autouse=True)
@@ -214,6 +216,88 @@ def test_an_objective_of_another_form_is_refused(tmp_path, monkeypatch):
     zoo.train(_config(objective__positions='every'), tmp_path / 'run')
 
 
+class _Normalised(nnx.Module):
+  """Its method `train` uses the batch's statistics, and keeps their running mean."""
+
+  def __init__(self, num_features, *, rngs):
+    self.norm = nnx.BatchNorm(num_features, use_running_average=True, rngs=rngs)
+    self.out = nnx.Linear(num_features, 1, rngs=rngs)
+
+  def __call__(self, prompt):
+    return self.predict(prompt)
+
+  def predict(self, prompt, **options):
+    return self.out(self.norm(prompt.x_query, **options))[:, 0]
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_an_objective_that_changes_more_than_weights_is_refused(
+  dtype, tmp_path, monkeypatch, register
+):
+  """A step with one part would keep the running mean, and one with two would not."""
+  zoo.register_model('normalised')(_Normalised)
+
+  def batch(model, prompt, task, key):
+    return task.loss(model.predict(prompt, use_running_average=False), prompt.y_query)
+
+  monkeypatch.setitem(OBJECTIVES, 'distilled', batch)
+  config = _config(model={'name': 'normalised'}, train__compute_dtype=dtype)
+  with refuses("the objective 'distilled' changes norm.mean, norm.var of the model"):
+    zoo.train(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_an_objective_without_real_losses_is_refused(tmp_path, monkeypatch):
+  def whole(model, prompt, task, key):
+    return jnp.int32(model(prompt))
+
+  monkeypatch.setitem(OBJECTIVES, 'distilled', whole)
+  with refuses("the objective 'distilled' returns numbers of the type int32"):
+    zoo.train(_config(), tmp_path / 'run')
+
+
+def test_what_an_objective_draws_is_the_same_beside_other_points(tmp_path, monkeypatch):
+  """Also where the work of all points is enough to divide a batch into lanes."""
+
+  def noisy(model, prompt, task, key):
+    return task.loss(
+      model(prompt) + jax.random.normal(key, prompt.y_query.shape), prompt.y_query
+    )
+
+  monkeypatch.setitem(OBJECTIVES, 'distilled', noisy)
+  config = _config(eval__metrics=(), train__num_steps=3, train__log_every=1)
+  task, mesh = build_task(config), make_mesh(config)
+  weights = make_training(config, mesh).abstract['model']
+  sizes = sum(leaf.size for leaf in jax.tree.leaves(weights))
+  work = sizes * config.train.batch_size * (task.context_length + 1)
+  monkeypatch.setattr(batch_parts, '_LEAST_PRODUCTS', 2 * work)
+  assert batch_parts.num_lanes(config, task, mesh, weights) == 1
+  assert batch_parts.num_lanes(config, task, mesh, [weights] * 2) > 1
+  zoo.train(config, tmp_path / 'alone')
+  sweep(config, grid({'seed': [0, 1]}), tmp_path / 'both')
+  alone, together = (
+    [line['loss'] for line in lines_of(tmp_path / folder)]
+    for folder in ('alone', 'both/points/seed=0')
+  )
+  np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_the_key_of_a_metric_does_not_depend_on_other_metrics(tmp_path, monkeypatch):
+  def drawn(model, task, key):
+    return {'number': jax.random.uniform(key)}
+
+  for name in 'first', 'second':
+    monkeypatch.setitem(METRICS, name, drawn)
+  numbers = []
+  for names in ('second',), ('first', 'second'):
+    config = _config(eval__metrics=names)
+    zoo.train(config, tmp_path / '-'.join(names))
+    numbers.append(lines_of(tmp_path / '-'.join(names))[-1]['second/number'])
+  assert numbers[0] == numbers[1]
+  with refuses("the name of a metric is 'a/b'; it must have no slash"):
+    zoo.register_metric('a/b')(drawn)
+
+
 def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(
   tmp_path, monkeypatch
 ):
@@ -256,6 +340,9 @@ def test_an_error_of_ones_own_keeps_its_traceback(tmp_path, monkeypatch, own):
     ({'wall_time': 1.0}, "returns 'wall_time', which the line of the step has"),
     ({'a': 'b'}, "returns 'a' as 'b'; it must be a number"),
     ({'a': 1j}, "returns 'a' as 1j; it must be a number"),
+    ({'a': [[1.0], 2.0]}, "returns 'a' as [[1.0], 2.0]; it must be a number"),
+    ({1: 2.0}, 'returns the name 1; it must be text'),
+    ({'curve/0001': 2.0}, "returns the name 'curve/0001'; it must be text, and must"),
   ],
 )
 def test_a_hook_returns_numbers_of_its_own(returned, said, tmp_path):

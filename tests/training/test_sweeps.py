@@ -195,6 +195,45 @@ def test_a_point_may_have_numbers_of_numpy():
   assert name_of(without_arrays(points)[0]) == name_of(plain[0])
 
 
+@pytest.mark.parametrize(
+  ('call', 'said'),
+  [
+    (lambda out: grid([('seed', [0, 1])]), 'the axes of a grid are a list'),
+    (lambda out: grid({3: [0, 1]}), 'a field of the grid is 3'),
+    (lambda out: _sweep({'seed': [0, 1]}, out), 'the points of the sweep are a dict'),
+    (lambda out: _sweep([{3: 3}], out), 'a point of the sweep is {3: 3}'),
+    (
+      lambda out: sweeps.sweep(small_config(), [{'seed': 0}], out, part='1/2'),
+      'str is not a part of the sweep',
+    ),
+    (
+      lambda out: _sweep([{'optimizer.scales': {'a.b': 2.0}}], out),
+      'since no config can hold a key with a dot',
+    ),
+    (lambda out: train(small_config(), ''), "the path is ''; it must be the name of"),
+  ],
+)
+def test_a_mistake_in_the_arguments_of_a_sweep_is_one_line(
+  call, said, tmp_path, unchecked
+):
+  with refuses(said):
+    call(tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def _sweep(points, out):
+  return sweeps.sweep(small_config(), points, out)
+
+
+def test_a_point_whose_fields_have_another_order_is_the_same(tmp_path):
+  one: dict[str, Any] = {'seed': 0, 'optimizer.learning_rate': 0.1}
+  other = dict([*one.items()][::-1])
+  with refuses('is given twice'):
+    _sweep([one, other], tmp_path)
+  (tmp_path / 'points' / name_of(one)).mkdir(parents=True)
+  assert names_of_folders(tmp_path, [other]) == [name_of(one)]
+
+
 def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   points = [{'task.prior_mean': value} for value in (0, 0.0, [0, 1.0], [0.0, 1])]
   first, second, *lists = map(name_of, points)

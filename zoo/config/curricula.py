@@ -129,9 +129,10 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
     model: The model of the config, which may be abstract.
 
   Raises:
-    UserError: If the objective has no prompts that can be cut, if a stage is larger
-      than the task or has no loss, or if the task or the model has nothing that can
-      grow.
+    UserError: If the objective has no prompts that can be cut, if the first stage of
+      the curriculum `growing` is larger than the task, if a stage has no loss, or if
+      the task or the model has nothing that can grow. A later stage that is larger than
+      the task leaves nothing out.
   """
   section = config.curriculum
   if config.objective.name not in ('sampled', 'nll'):
@@ -194,11 +195,17 @@ def log_unended(config: Config, task: Task, model: Model) -> None:
     if reached[name] is not None and reached[name] < most
   ]
   if left_out:
+    hint = ''
+    if section.name == GROWING:
+      hint = (
+        '; a smaller config.curriculum.every or more of config.train.num_steps would '
+        'end it'
+      )
     logging.warning(
-      'the curriculum has not ended at the last step, %d, which is trained on %s; a '
-      'smaller config.curriculum.every or more of config.train.num_steps would end it',
+      'the curriculum has not ended at the last step, %d, which is trained on %s%s',
       last + 1,
       ' and '.join(left_out),
+      hint,
     )
 
 

@@ -3,6 +3,7 @@
 The functions here build configs in Python; the files in configs/ use them, too.
 """
 
+import json
 from inspect import Parameter
 from typing import Any
 
@@ -92,14 +93,16 @@ def task_section(name: str) -> Any:
   cls = TASKS[check_registered('task', name, TASKS)]
   section = ConfigDict({'name': name})
   for field, parameter in parameters(cls).items():
-    section[field] = _argument(parameter)
+    if fits_json(parameter.default):
+      section[field] = _argument(parameter)
   return section
 
 
 def model_section(name: str) -> Any:
   """Returns the section `model` with the defaults of a class.
 
-  A field without a default is None.
+  A field without a default is None. A field whose default JSON cannot hold, such as a
+  function, is left out: the class has the default itself.
 
   Raises:
     UserError: If the model is not registered.
@@ -107,9 +110,36 @@ def model_section(name: str) -> Any:
   cls = MODELS[check_registered('model', name, MODELS)]
   section = ConfigDict({'name': name})
   for field, parameter in parameters(cls).items():
-    if field not in FROM_THE_TASK:
+    if field not in FROM_THE_TASK and fits_json(parameter.default):
       section[field] = _argument(parameter)
   return section
+
+
+def fits_json(value: Any) -> bool:
+  """Returns whether a config and its JSON can hold a value, also one that is missing.
+
+  Neither can hold a function or NaN, and no config a dictionary whose keys have dots.
+  """
+  if value is Parameter.empty:
+    return True
+  try:
+    in_json(value)
+    ConfigDict({'value': value})
+  except (TypeError, ValueError):
+    return False
+  return True
+
+
+def in_json(value: Any) -> Any:
+  """Returns a value as JSON holds it; raises TypeError or ValueError if it cannot."""
+  return json.loads(json.dumps(value, default=listed, allow_nan=False))
+
+
+def listed(value: Any) -> Any:
+  """Returns an array or number of NumPy or JAX as lists and plain numbers."""
+  if not hasattr(value, 'tolist'):
+    raise TypeError(type(value).__name__)
+  return value.tolist()
 
 
 def _argument(parameter: Parameter) -> Any:

@@ -27,7 +27,8 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
   The function is `metric(model, task, key) -> dict[str, Array]`. It is compiled, and is
   called at each evaluation of a run whose `config.eval.metrics` has its name. Its
   arguments are the model, an NNX module with the weights of that step; the task, which
-  draws held-out prompts; and a key, which is the same at each evaluation. Each number
+  draws held-out prompts; and a key, which is the same at each evaluation, whatever
+  other metrics there are. Each number
   is written into `metrics.jsonl` and TensorBoard as `NAME/KEY`, and into the summary at
   the end. Points of a sweep that are trained side by side write nothing for
   TensorBoard.
@@ -42,8 +43,8 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
     A decorator, which returns the function unchanged.
 
   Raises:
-    UserError: If the name is not a string, or if the decorated object is not a
-      function of these three arguments.
+    UserError: If the name is not a string or has a slash, or if the decorated object
+      is not a function of these three arguments.
 
   Example:
     >>> @zoo.register_metric('norm')
@@ -52,6 +53,11 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
     >>> config = zoo.default_config('yq_lsa')
     >>> config.eval.metrics = ('norm',)
   """
+  if isinstance(name, str) and '/' in name:
+    raise UserError(
+      f'the name of a metric is {name!r}; it must have no slash, since its numbers are '
+      'called NAME/KEY'
+    )
   arguments = 'model', 'task', 'key'
   return entering('metric', METRICS, name, function=True, arguments=arguments)
 
@@ -64,7 +70,8 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
   compiled. The prompts are the batch of a step or a part of it, and the key is new at
   each step and for each part. So what an objective draws by its key depends on
   `train.num_parts` and on the devices, which decide into how many parts a batch is
-  split. The prompts do not depend on them.
+  split. The prompts do not depend on them. A step updates the weights, `nnx.Param`, and
+  nothing else: a run refuses an objective that changes another variable of the model.
 
   A second function under the same name replaces the first without a warning. The names
   of the library's own objectives are the exception: they are refused.

@@ -9,6 +9,7 @@ from flax.traverse_util import flatten_dict
 from zoo.config import defaults
 from zoo.config.building import Config
 from zoo.config.fields import may_change
+from zoo.core.errors import UserError, in_one_line
 from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 
 # These fields of a model change how it is trained or where its weights start. They do
@@ -20,7 +21,7 @@ _OPTIONS = 'mixer_options'
 
 def to_json(config: Config) -> str:
   """Returns the config as JSON text; tuples and arrays become lists."""
-  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_listed)
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=defaults.listed)
 
 
 def differences(
@@ -104,18 +105,24 @@ def _model_fields(config: Config) -> dict[str, Any]:
 
 def default_arguments(cls: type) -> dict[str, Any]:
   """Returns the defaults of a constructor; those that JSON cannot hold are left out."""
-  arguments = {}
-  for name, parameter in parameters(cls).items():
-    if parameter.default is not parameter.empty:
-      try:
-        arguments[name] = json.loads(json.dumps(parameter.default, default=_listed))
-      except TypeError:  # The default is an object of a user's own class.
-        continue
-  return arguments
+  return {
+    name: defaults.in_json(parameter.default)
+    for name, parameter in parameters(cls).items()
+    if parameter.default is not parameter.empty
+    and defaults.fits_json(parameter.default)
+  }
 
 
-def _listed(value: Any) -> Any:
-  """Returns an array or number of NumPy or JAX as lists and plain numbers."""
-  if not hasattr(value, 'tolist'):
-    raise TypeError(type(value).__name__)
-  return value.tolist()
+def check_fits_json(config: Config) -> None:
+  """Checks that config.json can hold each field, since a run is resumed from it.
+
+  Raises:
+    UserError: If it cannot hold a field.
+  """
+  for name, value in flatten_dict(config.to_dict(), sep='.').items():
+    if not defaults.fits_json(value):
+      raise UserError(
+        f'config.{name} is {in_one_line(repr(value), 80)}, which config.json cannot '
+        'hold; it must be text, a finite number, True, False or None, or consist of '
+        'these. An argument that is not in the config has the default of its class'
+      )

@@ -22,6 +22,7 @@ from zoo.config.building import (
 from zoo.config.curricula import GROWING, check_curriculum, has_curriculum
 from zoo.config.fields import FIELDS, check_field, is_of_class
 from zoo.config.optimizers import check_groups, check_optimizer
+from zoo.config.saved import check_fits_json
 from zoo.config.sharding import check_heads, mesh_shape
 from zoo.core.distributions import HasDistributions, has_distribution
 from zoo.core.errors import UserError, check_name
@@ -68,6 +69,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     zoo.core.errors.UserError: config.train.batch_size is 0; it must be an integer ≥ 1
   """
   check_fields(config)
+  check_fits_json(config)
   _check_used(config)
   config = with_full_path(config)
   objective, optimizer = config.objective, config.optimizer

@@ -124,6 +124,11 @@ def entering(
     if not (isfunction(entry) if function else isinstance(entry, type)):
       wanted = 'function' if function else 'class'
       raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a {wanted}')
+    if kind in ('model', 'task') and 'name' in parameters(entry):
+      raise UserError(
+        f'the {kind} {name!r} takes an argument called name; rename it, since '
+        f'config.{kind}.name is the name of the class'
+      )
     if arguments is not None:
       taken = signature(entry)
       try:

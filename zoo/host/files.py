@@ -35,6 +35,8 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
       `gcs` is missing.
     RunError: If the bucket cannot be reached.
   """
+  if path == '':  # It would be the current folder.
+    raise UserError("the path is ''; it must be the name of a folder or a file")
   if isinstance(path, str | os.PathLike) and is_url(path):
     return gcs().bucket_path(os.fspath(path))
   return user_path(path)

@@ -117,8 +117,6 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   """
   if step is not None:
     step = check_count('step', step, minimum=0)
-  if path == '':  # It would be the current folder.
-    raise UserError("the path is ''; it must be the name of a folder or a file")
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # Orbax needs an absolute path.

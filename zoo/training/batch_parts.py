@@ -45,7 +45,7 @@ def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
     config: The config of the run.
     task: The task of the config.
     mesh: The mesh of devices.
-    weights: The weights of all models that the program trains.
+    weights: The weights of the models that are trained at the same time.
   """
   if mesh.size > 1 or mesh.devices.flat[0].platform != 'cpu':
     return 1

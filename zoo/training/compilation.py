@@ -135,7 +135,8 @@ def bound_step(
     mesh: The mesh.
     graphs: The graphs of the model and the optimizer.
     asked: The abstract model, with the shardings that its layers ask for.
-    weights: The abstract arrays of all models that the program trains.
+    weights: The abstract arrays of the models whose work decides on the number of
+      lanes.
     statistics: Whether the model takes sufficient statistics of prompts.
     in_shape: Whether the optimizer computes with arrays in their own shapes.
   """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -266,11 +267,13 @@ def own_metrics(
     UserError: If a metric returns anything but a dict of numbers.
   """
   numbers = {}
-  for i, name in enumerate(config.eval.metrics):
-    # Held-out batches fold the key with their index, which is below 2³² − 2 − i.
-    own_key = jax.random.fold_in(key, 2**32 - 2 - i)
+  # Held-out batches fold the key with their index, which is below 2³² − 2.
+  key = jax.random.fold_in(key, 2**32 - 2)
+  for name in config.eval.metrics:
+    # A metric has the same key if other metrics are added later.
+    own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
-    if not isinstance(found, Mapping):
+    if not isinstance(found, Mapping) or not found:
       raise UserError(
         f'the metric {name!r} returns {_kind(found)}; it must be a dict of numbers by '
         "name, such as {'weights': norm}"
@@ -294,7 +297,10 @@ def _kind(value: object) -> str:
 
 def is_number(value: object) -> bool:
   """Returns whether a value is one integer or floating-point number, traced or not."""
-  array: Any = value if hasattr(value, 'dtype') else np.asarray(value)
+  try:
+    array: Any = value if hasattr(value, 'dtype') else np.asarray(value)
+  except ValueError:  # A list of lists of different lengths is no array.
+    return False
   kinds = jnp.integer, jnp.floating
   return jnp.shape(array) == () and any(
     jnp.issubdtype(array.dtype, kind) for kind in kinds

@@ -20,7 +20,8 @@ class Event:
   """A logged step of a run.
 
   Attributes:
-    config: The config of the run. In a sweep it is the config of the point.
+    config: The config of the run, which reads it, so that a hook must not change it. In
+      a sweep it is the config of the point.
     workdir: The folder of the run. In a sweep it is the folder of the point.
     step: The number of steps that are done.
     metrics: The line of the step in `metrics.jsonl`: `loss`, `grad_norm`, `eval_risk`,
@@ -131,8 +132,8 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
   """Returns the numbers that the hooks measure after an evaluation, by name.
 
   Raises:
-    RunError: If a hook returns anything but a dict of numbers or None, or a name that
-      the line or another hook has.
+    RunError: If a hook returns anything but a dict of numbers or None, a name that is
+      no text, or one that the line, the curve or another hook has.
   """
   numbers: dict[str, float] = {}
   for hook in hooks:
@@ -146,6 +147,11 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
         'name, or None'
       )
     for name, value in returned.items():
+      if not isinstance(name, str) or name.startswith('curve/'):
+        raise RunError(
+          f'{who} returns the name {name!r}; it must be text, and must not begin with '
+          'curve/, as the losses by number of examples do'
+        )
       if name in (*event.metrics, *numbers):
         raise RunError(
           f'{who} returns {name!r}, which the line of the step has already; choose '

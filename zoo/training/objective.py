@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.building import Config
 from zoo.config.curricula import Stage, has_curriculum
-from zoo.config.own import OBJECTIVES
+from zoo.config.own import OBJECTIVES, OF_THE_LIBRARY
 from zoo.config.sharding import split_first_axis, split_prompts, split_statistics
 from zoo.core import draws
 from zoo.core.distributions import Distribution, HasDistribution, HasDistributions
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
   FollowsRule,
@@ -32,14 +33,18 @@ from zoo.core.protocols import (
   Task,
 )
 from zoo.core.statistics import Statistics
+from zoo.measure.contracts.checks import with_changes
 from zoo.measure.predict import one_pass
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
 from zoo.tasks.base import FunctionClass
+from zoo.theory.trust import QUICK_TO_COMPILE
 from zoo.training import rows as rows  # Its import registers 'rows'.
 from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
+
+_NUM_CHECKED = 16  # An objective is checked on this number of prompts.
 
 
 class Numbers(NamedTuple):
@@ -278,6 +283,45 @@ def _own(
   return mean_loss(loss, model, (prompt, keys), config.train.num_parts, num_lanes)
 
 
+def check_objective(config: Config, task: Task, model: Predictor) -> None:
+  """Checks that a registered objective changes no variable of a model.
+
+  Steps update weights, `nnx.Param`, and nothing else. Of an objective that changes
+  another variable, such as the running mean of `nnx.BatchNorm`, a step would keep the
+  change or lose it, depending on other fields of the config.
+
+  Args:
+    config: The config of the run.
+    task: The task of the config.
+    model: The model, which stays as it is.
+
+  Raises:
+    UserError: If the objective changes a variable.
+  """
+  name = config.objective.name
+  if name in OF_THE_LIBRARY:
+    return
+  graph, state = nnx.split(model)
+
+  @functools.partial(compiled, compiler_options=QUICK_TO_COMPILE)
+  def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> Any:
+    own: Any = nnx.merge(graph, state, copy=True)
+    call = functools.partial(OBJECTIVES[name], own, prompt, task, key)
+    _, changed = with_changes(call, own)
+    return changed
+
+  key = jax.random.key(0)
+  prompt = task.sample(key, min(_NUM_CHECKED, config.train.batch_size))
+  if config.objective.labels == 'observed':
+    prompt = with_drawn_labels(task, key, prompt)
+  changed = changes(state, prompt, key)
+  if names := [variable for variable, has_changed in changed.items() if has_changed]:
+    raise UserError(
+      f'the objective {name!r} changes {shown(names)} of the model; a step updates '
+      'nnx.Param alone, so an objective must leave all other variables as they are'
+    )
+
+
 def _own_loss_of_part(
   config: Config, task: Task, model: Any, part: tuple[Prompt, Key[Array, ' 1']]
 ) -> Float[Array, '']:
@@ -295,6 +339,11 @@ def _own_loss_of_part(
     raise UserError(
       f'the objective {name!r} returns the shape {shape} for {size} prompts; it must '
       f'be {(size,)}, a loss for each prompt'
+    )
+  if not jnp.issubdtype(losses.dtype, jnp.floating):
+    raise UserError(
+      f'the objective {name!r} returns numbers of the type {losses.dtype}; they must '
+      'be real floats, which have a gradient'
     )
   return jnp.mean(losses.astype(jnp.promote_types(losses.dtype, jnp.float32)))
 

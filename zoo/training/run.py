@@ -49,6 +49,7 @@ from zoo.training.compilation import Training, compile_training, make_training
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
+from zoo.training.objective import check_objective
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.summary import (
   SUMMARY,
@@ -335,7 +336,8 @@ def checked_state(training: Training, from_source: bool = True) -> State:
   Raises:
     UserError: If the model has no `nnx.Param`, if a leaf of the state cannot be saved,
       if two ways of predicting disagree or one reads the target of the query, if the
-      baselines are not predictors by name, or if the initial weights cannot be read.
+      objective changes variables of the model, if the baselines are not predictors by
+      name, or if the initial weights cannot be read.
   """
   check_can_be_saved(training.abstract)
   checked_baselines(training.task)
@@ -346,6 +348,7 @@ def checked_state(training: Training, from_source: bool = True) -> State:
       name = type(model).__name__
       raise UserError(f'{name} has no nnx.Param; there is nothing to train')
     check_agreement(model, training.task, training.config.train.batch_size)
+    check_objective(training.config, training.task, model)
   return state
 
 

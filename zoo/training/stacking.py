@@ -21,6 +21,7 @@ from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
 from zoo.config.building import Config, build_task
+from zoo.config.own import OBJECTIVES
 from zoo.config.sharding import (
   State,
   axis_of_models,
@@ -68,13 +69,16 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     model = nnx.merge(graphs['model'], alone['model'])
     statistics = uses_statistics(config, model, tasks[0], len(configs))
     in_shape = stays_in_shape(config, mesh, abstract)
+    # What an objective of OBJECTIVES draws depends on the number of lanes, so this must
+    # be the number of a model that is trained alone.
+    draws_in_lanes = config.objective.name in OBJECTIVES
     step = bound_step(
       config=config,
       task=tasks[0],
       mesh=mesh,
       graphs=graphs,
       asked=alone['model'],
-      weights=abstract['model'],
+      weights=alone['model'] if draws_in_lanes else abstract['model'],
       statistics=statistics,
       in_shape=in_shape,
     )

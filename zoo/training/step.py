@@ -109,7 +109,12 @@ def _saved_weights(path: str, config: Config) -> PyTree:
       f'same weights; it differs in {shown(differing)}; '
       'config.train.init_from_other=True takes them all the same'
     )
-  return nnx.to_pure_dict(weights)
+  # A model that was saved in another precision starts from its rounded weights.
+  return jax.tree.map(
+    lambda weight, like: weight.astype(like.dtype),
+    nnx.to_pure_dict(weights),
+    nnx.to_pure_dict(wanted),
+  )
 
 
 def _without_keys(state: Any) -> Any:

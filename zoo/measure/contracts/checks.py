@@ -238,14 +238,32 @@ def facts_of(
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
-  before = _arrays_of(predictor)
   with noted(call):
-    facts: Facts = {'alone': predictor(prompt)}
-  check_floats(call, facts['alone'], label_shape(task, b))
+    alone, changed = with_changes(lambda: predictor(prompt), predictor)
+  check_floats(call, alone, label_shape(task, b))
+  facts: Facts = {'alone': alone, 'changed': changed}
+  if predicts_all(predictor):
+    what = f'{name}.predictions(prompt)'
+    with noted(what):
+      facts['everywhere'] = predictor.predictions(prompt)
+    check_floats(what, facts['everywhere'], label_shape(task, b, c + 1))
+  return facts
+
+
+def with_changes(
+  call: Callable[[], Array], predictor: Predictor
+) -> tuple[Array, dict[str, Bool[Array, '']]]:
+  """Returns the result of a call, and which variables of a predictor it has changed.
+
+  The count of a random stream counts as changed only if the result depends on it. So a
+  layer may count its draws, as `nnx.RNN` does.
+  """
+  before = _arrays_of(predictor)
+  result = call()
   after = _arrays_of(predictor)
   # Variables are compared by value, since a transform of NNX within the call replaces
   # their arrays by new arrays of the same values.
-  facts['changed'] = changed = {
+  changed = {
     name: _differ(before.get(name), after.get(name))
     for name in sorted(before.keys() | after.keys())
   }
@@ -255,15 +273,9 @@ def facts_of(
     if before.get(name) is not after.get(name)
   ]
   if counts:
-    with noted(call):
-      differs = _differ(facts['alone'], predictor(prompt))
+    differs = _differ(result, call())
     changed |= {name: changed[name] & differs for name in counts}
-  if predicts_all(predictor):
-    what = f'{name}.predictions(prompt)'
-    with noted(what):
-      facts['everywhere'] = predictor.predictions(prompt)
-    check_floats(what, facts['everywhere'], label_shape(task, b, c + 1))
-  return facts
+  return result, changed
 
 
 def _arrays_of(

@@ -3,6 +3,7 @@
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
 
 from flax import nnx
 
@@ -15,6 +16,8 @@ from zoo.storage.steps import steps_in
 from zoo.storage.workdir import POINTS
 from zoo.training.summary import finished_summary, read_divergence
 from zoo.training.sweeps.points import Point, name_as_written, name_of, with_fields
+
+_MOST_FIELDS = 5  # Points with more fields are found in their own order alone.
 
 
 def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) -> bool:
@@ -91,12 +94,14 @@ def names_of_folders(workdir: pathlib.Path, points: Sequence[Point]) -> list[str
   """Returns the names of the folders of points in a workdir.
 
   An earlier version of the library named a folder by the numbers as they were written,
-  such as `seed=0.0`. Such a folder is found, too.
+  such as `seed=0.0`. Such a folder is found, too, and so is one of an earlier sweep
+  whose fields had another order.
   """
   existing = names_in(workdir / POINTS)
   names = []
   for point in points:
-    name, as_written = name_of(point), name_as_written(point)
-    is_old = name not in existing and as_written in existing
-    names.append(as_written if is_old else name)
+    possible = [name_of(point), name_as_written(point)]
+    if len(point) <= _MOST_FIELDS:
+      possible += [name_of(dict(order)) for order in permutations(point.items())]
+    names.append(next((name for name in possible if name in existing), possible[0]))
   return names

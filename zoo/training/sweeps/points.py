@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from zoo.config.building import Config, with_full_path
 from zoo.config.validation import check_fields, validate
-from zoo.core.errors import UserError, check_name
+from zoo.core.errors import UserError, check_name, in_one_line
 
 # A point has the fields of a config that it sets, such as 'task.prior_mean', and their
 # values.
@@ -41,8 +41,9 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
     A point for each combination.
 
   Raises:
-    UserError: If the values of a field are no list, if a tuple of values has another
-      length than its fields, or if a field is given twice.
+    UserError: If the axes are not a dictionary whose keys are text or tuples of text,
+      if the values of a field are no list, if a tuple of values has another length than
+      its fields, or if a field is given twice.
 
   Example:
     >>> wide = {('model.mixer', 'model.width'): [('softmax', 64), ('delta', 48)]}
@@ -52,7 +53,17 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
     >>> len(points)
     4
   """
+  if not isinstance(axes, Mapping):
+    raise UserError(
+      f'the axes of a grid are a {type(axes).__name__}; they must be a dictionary of '
+      "fields and lists of values, such as {'seed': [0, 1]}"
+    )
   fields_of_axes = [(axis,) if isinstance(axis, str) else axis for axis in axes]
+  for fields in fields_of_axes:
+    if not (isinstance(fields, tuple) and all(isinstance(f, str) for f in fields)):
+      raise UserError(
+        f'a field of the grid is {fields!r}; it must be text, or a tuple of texts'
+      )
   names = [name for fields in fields_of_axes for name in fields]
   if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(f'the field {twice[0]} is given twice')
@@ -94,11 +105,16 @@ def at_point(config: Config, point: Point) -> Config:
     >>> zoo.training.sweeps.at_point(config, {'task.noise_std': 0.5}).task.noise_std
     0.5
   """
+  (point,) = without_arrays([point])
   return validate(with_fields(config, point))
 
 
 def without_arrays(points: Sequence[Point]) -> list[Point]:
-  """Returns points with lists and Python numbers in place of NumPy's and JAX's."""
+  """Returns points with lists and Python numbers in place of NumPy's and JAX's.
+
+  Raises:
+    UserError: If the points are not a list of dictionaries whose keys are text.
+  """
 
   def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -107,7 +123,23 @@ def without_arrays(points: Sequence[Point]) -> list[Point]:
       return type(value)(plain(element) for element in value)
     return value
 
+  for point in _listed(points):
+    if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
+      raise UserError(
+        f'a point of the sweep is {in_one_line(repr(point), 80)}; it must be a '
+        "dictionary of fields and values, such as {'seed': 1}"
+      )
   return [{field: plain(value) for field, value in point.items()} for point in points]
+
+
+def _listed(points: Any) -> Any:
+  """Returns the points; raises UserError unless they are a list."""
+  if not isinstance(points, Sequence) or isinstance(points, str):
+    raise UserError(
+      f'the points of the sweep are a {type(points).__name__}; they must be a list, '
+      'such as zoo.training.grid makes of a dictionary of lists'
+    )
+  return points
 
 
 def config_of_all(config: Config, points: Sequence[Point]) -> Config:
@@ -151,7 +183,8 @@ def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
       validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')
-  names = [name_of(point) for point in points]
+  # Points with the same fields in another order are equal.
+  names = [name_of(dict(sorted(point.items()))) for point in points]
   if len(set(names)) < len(names):
     twice = next(i for i, name in enumerate(names) if name in names[:i])
     raise UserError(f'the point {points[twice]} is given twice')
@@ -183,6 +216,11 @@ def with_fields(config: Config, point: Point) -> Config:
     try:
       with config.unlocked():
         (config[section] if section else config)[leaf] = value
+    except ValueError:  # ml_collections refuses keys with dots.
+      raise UserError(
+        f'config.{field} cannot be {value!r}, since no config can hold a key with a '
+        'dot; paths of weights are written with slashes, such as layers/0/mixer'
+      ) from None
     except TypeError:
       kind = (config[section] if section else config).get_type(leaf).__name__
       raise UserError(

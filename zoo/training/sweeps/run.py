@@ -10,7 +10,7 @@ from absl import logging
 
 from zoo.config.building import Config
 from zoo.config.sharding import make_mesh
-from zoo.core.errors import RunError, UserError, shown
+from zoo.core.errors import RunError, UserError, check_object, shown
 from zoo.core.tables import format_seconds
 from zoo.host.files import delete_folder, workdir_path
 from zoo.host.interruption import Interruption, Stopped
@@ -119,6 +119,10 @@ def sweep(
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
   hooks = checked_hooks(hooks)
+  if part is not None:
+    check_object(
+      'a part of the sweep', part, Part, 'it must be a zoo.host.parts.Part or None'
+    )
   points = without_arrays(points)
   config = config_of_all(config, points)
   configs = validated_configs(config, points)
@@ -180,10 +184,12 @@ def _train_and_write(
     return None
   if lost:
     reasons = [f'{name} ({lost[name]["reason"]})' for name in sorted(lost)]
+    # A program that keeps its steps has the weights of such a point, too.
+    hint = '' if config.checkpoint.steps else ', or after this file is deleted'
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite: {shown(reasons)}; '
       f'all other points are done. The folder of such a point has {DIVERGED}; the '
-      'point is trained again only in another folder, or after this file is deleted',
+      f'point is trained again only in another folder{hint}',
       rows,
     )
   return rows
