@@ -424,8 +424,17 @@ def test_a_predictor_that_depends_on_the_order_has_its_divergence():
   )
   (row,) = zoo.exchangeability(model, _task(), 256)
   assert row.kl.mean > 4 * row.kl.stderr
-  with refuses('a length is 0'):
-    zoo.exchangeability(_bayes(), _task(), 8, lengths=[0])
+  # Two examples have one other order: the whole of (y_0 − y_1)²/2.
+  (row,) = zoo.exchangeability(_LastLabel(), _task(), 2048, lengths=[2])
+  assert abs(row.kl.mean - (_D + _NOISE**2)) < 4 * row.kl.stderr
+
+
+@pytest.mark.parametrize(
+  ('lengths', 'said'), [([1], 'a length is 1'), (2, 'lengths is 2'), ([], 'lengths is')]
+)
+def test_lengths_without_another_order_are_refused(lengths, said, unchecked):
+  with refuses(said):
+    zoo.exchangeability(_bayes(), _task(), 8, lengths=lengths)
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -174,7 +174,7 @@ def test_the_table_has_a_row_for_each(compared):
 
 def _curve(mean, error, paired=None) -> Any:
   measured = without_errors([0.0] * len(mean))
-  measured |= {'mean': mean, 'standard_error': error}
+  measured |= {'mean': mean, 'standard_error': error, 'num_prompts': 4096}
   if paired is not None:
     measured |= {'difference': paired[0], 'difference_stderr': paired[1]}
   return measured
@@ -208,6 +208,8 @@ def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
   assert (warning is None) == (said is None)
   assert said is None or said in warning
   assert below_bayes({'model': _curve(*model), 'zero': _curve(*bayes)}) is None
+  comparison_of_few: Any = {'model': comparison['model'] | {'num_prompts': 8}}
+  assert below_bayes(comparison | comparison_of_few) is None
   drawn = plot_by_examples({'leaks': [comparison]})
   titles = [axes.get_title() for axes in drawn]
   assert any(titles) == (said is not None)

@@ -180,6 +180,10 @@ def test_bad_input_is_named(unchecked):
   task, other = isotropic(2, 3), general(2, 3)
   with refuses('preconditions has 3 numbers; for 2 steps it must have 1'):
     deep.gd_plus_plus_risk(task, [0.1, 0.2], [0.1, 0.2, 0.3])
+  with refuses('the model has 6 layers', 'at most 5'):  # It was NaN.
+    deep.gd_plus_plus_risk(task, [-0.1] * 6, [0.0] * 5)
+  with refuses('the model has 6 layers'):
+    deep.gd_plus_plus_optimum(task, 6)
   with refuses('feature_covariance is not a positive multiple'):
     deep.gd_plus_plus_risk(other, [0.1], [])
   with refuses('product of feature_covariance and prior_covariance'):

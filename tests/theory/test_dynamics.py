@@ -121,6 +121,37 @@ def test_kinds_of_stationary_points(plane):
   np.testing.assert_allclose(saddle.eigenvalues[[0, -1]], [-2 * length, 2 * length])
 
 
+@pytest.mark.parametrize(('d', 'c', 'noise'), [(1, 3, 0.5), (2, 4, 0.5), (3, 10, 0.0)])
+def test_weights_in_float32_have_the_condition_of_those_in_float64(d, c, noise):
+  """Their rounding makes a gradient and eigenvalues that are not 0."""
+  task = isotropic(d, c, noise_std=noise)
+
+  def point(dtype):
+    model = constructions.gd_transformer(np.zeros(d), theory.best_step_size(task))
+    graph, weights = nnx.split(model)
+    weights = jax.tree.map(lambda leaf: leaf.astype(dtype), weights)
+    return dynamics.curvature(nnx.merge(graph, weights), task)
+
+  with jax.enable_x64(True):
+    exact = point(np.float64)
+  rounded = point(np.float32)
+  assert exact.kind == rounded.kind == 'global minimum'
+  np.testing.assert_allclose(
+    rounded.condition_number, exact.condition_number, rtol=1e-4
+  )
+
+
+def test_a_flow_may_be_asked_for_its_start_and_for_equal_times(plane):
+  task, model, _ = plane
+  start = theory.gradient_flow(model, task, [0.0, 0.0])
+  np.testing.assert_array_equal(start.risks[0], start.risks[1])
+  np.testing.assert_allclose(start.risks[0], theory.exact_risk(model, task), rtol=1e-12)
+  once, twice = (
+    theory.gradient_flow(model, task, times) for times in ([0, 1], [0, 1, 1])
+  )
+  np.testing.assert_array_equal(twice.risks, once.risks[[0, 1, 1]])
+
+
 @pytest.mark.parametrize('unit', [1.0, 1e-5, 1e5])
 def test_the_kind_of_a_point_does_not_depend_on_the_unit_of_features(unit, unchecked):
   task = zoo.tasks.LinearRegression(1, 2, feature_covariance=[[unit**2]])

@@ -157,3 +157,25 @@ def test_a_curve_does_not_trust_predictions_that_are_not_those_of_call():
   model = nnx.merge(graph, jax.jit(changed_weights)(parameters), rest)
   with refuses('OtherPredictions.predictions() at the query is not'):
     zoo.curve(model, isotropic(3, 4, 1.0), 4)
+
+
+def _any(value: Any) -> Any:
+  return value
+
+
+@pytest.mark.parametrize(
+  'call',
+  [
+    lambda model: zoo.theory.check_rule(_any(3)),
+    lambda model: zoo.theory.ridge_risk(model, isotropic(2, 3)),
+    lambda model: zoo.theory.constructions.yq_lsa_from_ltb(model),
+    lambda model: zoo.theory.constructions.multi_head_lsa(model),
+    lambda model: zoo.theory.constructions.multi_head_lsa_for_signs(
+      _any(isotropic(2, 3))
+    ),
+  ],
+)
+def test_what_is_of_another_kind_is_one_line(call, unchecked):
+  """A yq-LSA as an LTB gave other predictions without a word."""
+  with refuses(' is not a'):
+    call(zoo.theory.constructions.gd_transformer(np.ones(2), step_size=0.5))

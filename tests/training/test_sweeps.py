@@ -198,12 +198,12 @@ def test_a_point_may_have_numbers_of_numpy():
 @pytest.mark.parametrize(
   ('call', 'said'),
   [
-    (lambda out: grid([('seed', [0, 1])]), 'the axes of a grid are a list'),
-    (lambda out: grid({3: [0, 1]}), 'a field of the grid is 3'),
+    (lambda out: _grid([('seed', [0, 1])]), 'the axes of a grid are a list'),
+    (lambda out: _grid({3: [0, 1]}), 'a field of the grid is 3'),
     (lambda out: _sweep({'seed': [0, 1]}, out), 'the points of the sweep are a dict'),
     (lambda out: _sweep([{3: 3}], out), 'a point of the sweep is {3: 3}'),
     (
-      lambda out: sweeps.sweep(small_config(), [{'seed': 0}], out, part='1/2'),
+      lambda out: _sweep([{'seed': 0}], out, part='1/2'),
       'str is not a part of the sweep',
     ),
     (
@@ -221,8 +221,12 @@ def test_a_mistake_in_the_arguments_of_a_sweep_is_one_line(
   assert not (tmp_path / 'out').exists()
 
 
-def _sweep(points, out):
-  return sweeps.sweep(small_config(), points, out)
+def _sweep(points: Any, out: Any, **options: Any) -> Any:
+  return sweeps.sweep(small_config(), points, out, **options)
+
+
+def _grid(axes: Any) -> Any:
+  return grid(axes)
 
 
 def test_a_point_whose_fields_have_another_order_is_the_same(tmp_path):

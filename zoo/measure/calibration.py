@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -665,7 +665,8 @@ def exchangeability(
   """Measures how much a predictive distribution depends on the order of the examples.
 
   Each prompt is given in its own order and in random other orders, and the predictive
-  distributions for its query are compared. If the examples of a task are independent
+  distributions for its query are compared. If the order that is drawn is the given one,
+  the first two examples are swapped instead. If the examples of a task are independent
   given the function, as in every `zoo.tasks.FunctionClass` with independent features,
   their order says nothing about the label of the query. The distribution of a Bayesian
   predictor is then the same in all orders, so that the divergence is 0.
@@ -676,7 +677,7 @@ def exchangeability(
     num_prompts: The number of prompts, ≥ 2.
     seed: The seed of the prompts and of the permutations, ≥ 0.
     num_orders: The number of random permutations of each prompt, ≥ 1.
-    lengths: The numbers of examples before the query, each from 1 to the context length
+    lengths: The numbers of examples before the query, each from 2 to the context length
       C of the task. None means C alone.
 
   Returns:
@@ -684,10 +685,10 @@ def exchangeability(
     the given order ‖ distribution in the permuted order).
 
   Raises:
-    UserError: If the predictor has no distribution, if a length is out of range, if
-      labels are known (their standard deviation is 0), if a divergence is NaN or
-      infinite, or if labels are a number or a class, as they are in the task `tabular`
-      with `kind='both'`.
+    UserError: If the predictor has no distribution, if the task has one example, if
+      `lengths` is not a list of lengths in their range, if labels are known (their
+      standard deviation is 0), if a divergence is NaN or infinite, or if labels are a
+      number or a class, as they are in the task `tabular` with `kind='both'`.
 
   Example:
     >>> task = zoo.create_task(
@@ -702,9 +703,16 @@ def exchangeability(
   require_task(task)
   num_orders = check_count('num_orders', num_orders)
   programs, task = Programs(), task.held_out()
-  lengths = [task.context_length] if lengths is None else [*lengths]
+  check_count('context_length of the task', task.context_length, minimum=2)
+  if lengths is None:
+    lengths = [task.context_length]
+  if not isinstance(lengths, Iterable) or isinstance(lengths, str) or not [*lengths]:
+    raise UserError(
+      f'lengths is {lengths!r}; it must be a list of one or more numbers of examples'
+    )
+  lengths = [*lengths]
   for length in lengths:
-    check_count('a length', length, 1, task.context_length)
+    check_count('a length', length, 2, task.context_length)
   parts: list[list[Any]] = [[] for _ in lengths]
   for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
     # Prompts fold the key with their numbers. No prompt has this number.
@@ -733,6 +741,10 @@ def _spread(
     orders = jax.vmap(lambda key: jax.random.permutation(key, c))(
       jax.random.split(key, b)
     )
+    # Of few examples a random order is often the given one, which shows nothing.
+    is_given = jnp.all(orders == jnp.arange(c)[None], axis=1)
+    swapped = jnp.array([1, 0, *range(2, c)])
+    orders = jnp.where(is_given[:, None], swapped[None], orders)
     at = jnp.arange(b)[:, None]
     permuted = Prompt(
       prompt.x[at, orders], prompt.y[at, orders], prompt.x_query, prompt.y_query

@@ -36,8 +36,10 @@ _NUM_HOST_PROMPTS = 128
 # and prompts. They take about ten seconds of a CPU.
 _BUDGET = 2e10
 _ENOUGH = 128  # A curve needs this number of prompts.
-# A difference of four standard errors occurs by chance once in 30,000 comparisons.
+# A difference of four standard errors occurs by chance once in 30,000 comparisons, if
+# there are enough prompts for a standard error.
 _SIGNIFICANT = 4
+_LEAST_PROMPTS = 30
 
 
 class Measured(TypedDict):
@@ -342,11 +344,12 @@ def below_bayes(comparison: Comparison) -> str | None:
   """Returns a warning if the model's loss is significantly below that of `bayes`.
 
   Significant means more than four standard errors of the difference, after some number
-  of examples. `bayes` is the least possible loss, so that either the model sees what it
-  should predict, or `bayes` is wrong. The result is None otherwise.
+  of examples, on 30 prompts or more. `bayes` is the least possible loss, so that either
+  the model sees what it should predict, or `bayes` is wrong. The result is None
+  otherwise.
   """
   model, bayes = comparison[MODEL], comparison.get('bayes')
-  if bayes is None:
+  if bayes is None or model['num_prompts'] < _LEAST_PROMPTS:
     return None
   counts, i, j = np.intersect1d(
     model['num_examples'], bayes['num_examples'], return_indices=True

@@ -57,7 +57,12 @@ class Curve(NamedTuple):
 
   @property
   def half(self) -> Float[np.ndarray, ' n']:
-    """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors."""
+    """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors.
+
+    It is right for many prompts. Losses are skewed, so that it contains the mean less
+    often if there are few: in about 93 % of cases with 512 prompts of linear regression
+    without noise, and in 76 % with 16.
+    """
     return Z_95 * self.standard_error
 
 
@@ -77,7 +82,8 @@ def curve(
   prompt, use `zoo.probing.risks`.
 
   Args:
-    predictor: A model, a baseline of a task, or another callable that predicts.
+    predictor: A model, a baseline of a task, or another callable that predicts. It is
+      compiled, so it must be written in `jax.numpy`.
     task: The task whose prompts and loss are used.
     num_prompts: The number of prompts, ≥ 2.
     seed: The seed of the prompts, ≥ 0.
@@ -89,8 +95,9 @@ def curve(
 
   Raises:
     UserError: If the predictor cannot be called on the task's prompts, if its
-      `predictions` or `learning_rule` contradict its `__call__`, if `lengths` is empty,
-      or if a number is out of its range.
+      `predictions` or `learning_rule` contradict its `__call__` after C examples, if
+      `lengths` is empty, or if a number is out of its range. `zoo.check_model` compares
+      them after fewer examples, too.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

@@ -761,12 +761,12 @@ def above_zero(
 def p_value_above_zero(value: Estimate, rounding: float = 0.0) -> float:
   """Returns the one-sided p value that a mean is at most 0, or at most the rounding.
 
-  The mean is taken to be normal. The p value is NaN for an estimate without an error.
+  The mean is taken to be normal. The p value is NaN if the mean or its error is NaN.
   """
   from scipy import special  # It is slow to import.
 
   mean, stderr = value
-  if stderr == 0:
+  if stderr == 0 and not math.isnan(mean):
     return 0.0 if mean > rounding else 1.0
   return float(special.ndtr(-(mean - rounding) / stderr))
 

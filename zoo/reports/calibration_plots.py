@@ -21,7 +21,8 @@ def plot_calibration(
 ) -> Axes:
   """Draws a histogram of probability integral transforms, or a reliability diagram.
 
-  Bars are 95 % intervals, cut off at 0 and 1. The dashed line belongs to a calibrated
+  Bars are 95 % intervals, cut off at 0 and 1. They reach equally far to both sides, as
+  far as the farther end of Wilson's interval. The dashed line belongs to a calibrated
   predictor.
 
   Args:

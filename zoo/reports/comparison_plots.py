@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from zoo.core.errors import check_name
 from zoo.core.losses import ROUNDING
@@ -93,6 +94,8 @@ def plot_by_examples(
   if right:
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
   drawn = plot_panels(panels, len(panels), 3.5, ax=ax)
+  for axes_of_panel in drawn:
+    axes_of_panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
   for label, seeds in comparisons.items():
     if warning := next(filter(None, map(below_bayes, seeds)), None):
       logging.warning('%s: %s', label, warning)

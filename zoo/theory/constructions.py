@@ -82,8 +82,8 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
     The model, with d heads if they are enough, else d + 1.
 
   Raises:
-    UserError: If `bias` is 0 and `bias_update` is not: multi-head LSA cannot change a
-      bias of 0.
+    UserError: If the rule is not a `LearningRule`; if `bias` is 0 and `bias_update` is
+      not: multi-head LSA cannot change a bias of 0.
 
   Example:
     >>> rule = zoo.LearningRule.gradient_descent(np.ones(2), step_size=0.5)
@@ -91,6 +91,8 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
     >>> model.num_heads, bool(model.learning_rule().distance(rule) < 1e-6)
     (2, True)
   """
+  needs = 'it must be a zoo.LearningRule, such as model.learning_rule() returns'
+  check_object('a learning rule', rule, LearningRule, needs)
   init, update, bias, bias_update = (
     np.asarray(leaf, np.float64)
     for leaf in (rule.init, rule.update, rule.bias, rule.bias_update)
@@ -175,12 +177,16 @@ def yq_lsa_from_ltb(block: LTB) -> YqLSA:
   Returns:
     The yq-LSA, with as many heads.
 
+  Raises:
+    UserError: If the block is not an LTB.
+
   Example:
     >>> block = zoo.create_model('ltb', num_features=2, rngs=nnx.Rngs(0))
     >>> model = zoo.theory.constructions.yq_lsa_from_ltb(block)
     >>> bool(block.learning_rule().distance(model.learning_rule()) < 1e-6)
     True
   """
+  check_object('an LTB', block, LTB, 'it must be a zoo.models.LTB')
   readout = block.readout()
   model = YqLSA(block.num_features, block.num_heads, 0.0, rngs=nnx.Rngs(0))
   _set(model.w, readout[:-1])
@@ -299,6 +305,9 @@ def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:
   Returns:
     The multi-head LSA.
 
+  Raises:
+    UserError: If the model is not a yq-LSA.
+
   Example:
     >>> model = zoo.theory.constructions.gd_transformer([1.0, 1.0], step_size=0.5)
     >>> zoo.theory.constructions.multi_head_lsa_for_signs(model).num_heads
@@ -307,6 +316,7 @@ def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:
   References:
     docs/theory_labels.md, section 10.
   """
+  check_object('a yq-LSA', model, YqLSA, 'it must be a zoo.models.YqLSA')
   d, dtype = model.num_features, model.w.dtype
   guess = model.w[...]
   result = MultiHeadLSA(d, model.num_heads + 1, init_scale=0.0, rngs=nnx.Rngs(0))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_object
 from zoo.core.matrices import scales_and_axes
 from zoo.core.protocols import Task
 from zoo.estimators.linear import Ridge, bayes
@@ -97,10 +97,10 @@ def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:
     The lower and the upper bound. They are equal without a penalty.
 
   Raises:
-    UserError: If the theory does not cover the task; if the estimator uses squares of
-      features, has a penalty and sees unequal variances, or cannot reach every ŵ from
-      its start; or for least squares with fewer examples than features, if their
-      variances differ.
+    UserError: If the theory does not cover the task; if the estimator is no `Ridge`,
+      uses squares of features, has a penalty and sees unequal variances, or cannot
+      reach every ŵ from its start; or for least squares with fewer examples than
+      features, if their variances differ.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(
@@ -114,6 +114,8 @@ def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:
     docs/theory_one_layer.md, section 6. Golub & Meurant, Matrices, Moments and
     Quadrature, section 6.
   """
+  needs = 'it must be one of zoo.estimators, such as ridge, ols or bayes makes'
+  check_object('a ridge regression', estimator, Ridge, needs)
   task = require_covered(task)
   seen = _as_seen(estimator, task)
   if estimator.penalty == 0 or seen.features == 0:

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_object
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.programs import compiled
@@ -66,7 +66,8 @@ def check_rule(subject: Predictor | nnx.Module) -> None:
       that has neither a learning rule nor an exact form.
 
   Raises:
-    UserError: If predictions differ by more than 1e-3 of the largest one.
+    UserError: If the subject is not a predictor, or if predictions differ by more than
+      1e-3 of the largest one.
 
   Example:
     >>> class Doubled(zoo.models.YqLSA):
@@ -80,6 +81,7 @@ def check_rule(subject: Predictor | nnx.Module) -> None:
   """
   if isinstance(subject, LearningRule):
     return
+  check_object('a predictor', subject, Predictor, 'it must be callable on a prompt')
   if isinstance(subject, FollowsRule) and _has_rule(subject):
     _compare(subject, 'learning_rule', 'set learning_rule = None')
   if isinstance(subject, HasExactForm) and _has_form(subject):

@@ -17,7 +17,13 @@ from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.estimators.linear_prior import second_moments
 from zoo.tasks.linear_regression import require_covered
-from zoo.theory.deep.deep_rule import Spectrum, degree, recursion, spectrum_of
+from zoo.theory.deep.deep_rule import (
+  Spectrum,
+  check_depth,
+  degree,
+  recursion,
+  spectrum_of,
+)
 from zoo.theory.schedules import best_schedule, polynomial_optimum
 from zoo.theory.search import checked_lower, least_squares
 
@@ -90,7 +96,8 @@ def gd_plus_plus_risk(
 
   Args:
     task: A `linear_regression` whose feature covariance is a multiple of the identity.
-    steps: c of each layer, `[L]`. More than 5 layers take minutes.
+    steps: c of each layer, `[L]`, of at most 5 layers. The degree of P is (3ᴸ − 1)/2,
+      and float64 does not hold the moments of 6 layers.
     preconditions: b of each layer, `[L]` or `[L − 1]`: the last one changes no
       prediction.
     readout: The factor of the label entry.
@@ -99,8 +106,8 @@ def gd_plus_plus_risk(
     The risk, in float64.
 
   Raises:
-    UserError: If the theory does not cover the task or its feature covariance, or an
-      argument has a wrong shape or is not finite.
+    UserError: If the theory does not cover the task or its feature covariance, if there
+      are more than 5 layers, or if an argument has a wrong shape or is not finite.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
@@ -111,6 +118,7 @@ def gd_plus_plus_risk(
     von Oswald et al., arXiv 2212.07677. docs/theory_depth.md.
   """
   steps = check_vector('steps', steps, None)
+  check_depth(steps.size)
   count, size = steps.size, np.size(preconditions)
   if size not in (count - 1, count):
     raise UserError(
@@ -138,7 +146,7 @@ def gd_plus_plus_optimum(
 
   Args:
     task: A `linear_regression` whose feature covariance is a multiple of the identity.
-    num_layers: L ≥ 1.
+    num_layers: L, from 1 to 5.
     readout: The factor of the label entry. None means that the search is over it as
       well.
     preconditioned: Whether the preconditions b are free. If not, they are 0.
@@ -163,6 +171,7 @@ def gd_plus_plus_optimum(
   """
   task = require_covered(task)
   num_layers = check_count('num_layers', num_layers)
+  check_depth(num_layers)
   factor = -1.0 if readout is None else check_number('readout', readout)
   terms = degree(num_layers) if preconditioned else num_layers
   lower = polynomial_optimum(task, terms).risk

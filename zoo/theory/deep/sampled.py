@@ -49,7 +49,9 @@ class SampledRisk(NamedTuple):
     control_score: By how many standard errors the draws miss the known risk of the
       control variate. Beyond ±5, that risk is dominated by contexts too rare to be
       drawn. The model's risk may be so, too: then neither the mean nor the errors can
-      be trusted.
+      be trusted. A small score is no guarantee unless `stderr` is far below
+      `stderr_without_control`: a model far from its control variate has rare contexts
+      of its own.
   """
 
   mean: float

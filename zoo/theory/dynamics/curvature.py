@@ -17,6 +17,9 @@ from zoo.theory.risk import Moments, context_moments, task_moments
 
 # Eigenvalues and singular values below this fraction of the largest count as 0.
 _ZERO = 1e-9
+# Weights in float32 are off by 6e-8 of their size, and eigenvalues and the gradient by
+# some times that share. So these limits are wider then.
+_ZERO_OF_FLOAT32 = _STATIONARY_OF_FLOAT32 = 1e-6
 # A gradient counts as 0 if its square, divided by the largest eigenvalue of the Hessian
 # and by the mean square of the labels, is at most the square of this number. The ratio
 # has no unit. It is twice what a step against the gradient can gain, in the risk of
@@ -36,13 +39,15 @@ class Curvature(NamedTuple):
     num_symmetries: The number of independent directions in the weights that do not
       change the learning rule to first order.
     condition_number: The largest eigenvalue over the smallest positive one; ∞ if none
-      is positive.
+      is positive. Eigenvalues below 1e-9 of the largest count as 0, and below 1e-6 if
+      weights were given in float32, whose rounding makes such eigenvalues.
     kind: 'global minimum' if no learning rule has a lower risk, up to 1e-9 of the mean
       square of the labels; 'minimum' if the Hessian is positive in every direction that
       changes the rule; 'saddle' if the Hessian has a negative eigenvalue; 'degenerate'
       if the gradient is 0 and the Hessian does not decide; 'not stationary' if the
       gradient is not 0. A gradient g counts as 0 if `|g|²` is at most 1e-16 times the
-      largest eigenvalue times the mean square of the labels.
+      largest eigenvalue times the mean square of the labels, or 1e-12 times if weights
+      were given in float32.
   """
 
   gradient_norm: float
@@ -90,11 +95,14 @@ def curvature(model: Predictor | nnx.Module, task: Task) -> Curvature:
     _, _, nearby = _derivatives(subject, elsewhere, moments)
   eigenvalues = np.linalg.eigvalsh(hessian)
   steepest = max(np.abs(eigenvalues).max(), np.finfo(float).tiny)
-  zero = _ZERO * steepest
+  given = jax.tree.leaves(nnx.state(model, nnx.Param))
+  is_double = all(leaf.dtype == np.float64 for leaf in given)
+  zero = (_ZERO if is_double else _ZERO_OF_FLOAT32) * steepest
+  stationary = _STATIONARY if is_double else _STATIONARY_OF_FLOAT32
   positive = eigenvalues[eigenvalues > zero]
   rank = _rank(moves)
   square = _risk_of_zero(moments)
-  if slope @ slope > _STATIONARY**2 * steepest * square:
+  if slope @ slope > stationary**2 * steepest * square:
     kind = 'not stationary'
   elif excess <= _ZERO * square:
     kind = 'global minimum'
