@@ -237,7 +237,7 @@ def _unknown(field: str, known: Sequence[str]) -> UserError:
 
 
 def mistake_in_file(error: BaseException) -> UserError | None:
-  """Returns the mistake if an error is about a field that a config file sets.
+  """Returns the mistake if an error is about a field that a config file sets or reads.
 
   ml_collections raises an AttributeError or KeyError for a field that does not exist,
   and a TypeError for a value of another type. All other errors give None.

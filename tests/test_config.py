@@ -254,10 +254,15 @@ def test_a_default_that_json_cannot_hold_stays_with_its_class(register, tmp_path
 
   zoo.register_model('own')(Own)
   config = small_config('yq_lsa', model=zoo.default_config('own').model)
-  assert config.model.to_dict() == {'name': 'own', 'size': 2}
+  own = {'act': None, 'limit': None, 'options': None}
+  assert config.model.to_dict() == {'name': 'own', 'size': 2} | own
   assert zoo.train(config, tmp_path) is not None
   model: Any = zoo.load(tmp_path).model
   assert (model.act, model.limit) == (nnx.relu, math.inf)
+  config.model.limit = 3.0
+  assert zoo.train(config, tmp_path / 'limited') is not None
+  limited: Any = zoo.load(tmp_path / 'limited').model
+  assert limited.limit == 3.0
   for value, said in (nnx.relu, '<jax'), (math.inf, 'inf'):
     config.model = {'name': 'own', 'limit': value}
     with refuses(f'config.model.limit is {said}', 'which config.json cannot hold'):

@@ -290,7 +290,7 @@ def _raises(self):
 def test_a_mistake_in_the_baselines_of_a_task_shows_before_the_run(baselines, said):
   """And not in the comparison after the last step."""
   zoo.register_task('own')(make_class(baselines=baselines))
-  config = small_config('yq_lsa')
+  config = small_config('yq_lsa', eval__num_compared=8)
   config.task = zoo.default_config('yq_lsa', task='own').task
   if said is None:
     with pytest.raises(KeyError, match='mine'):

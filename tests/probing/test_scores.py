@@ -61,6 +61,11 @@ _OF_A_TASK: dict[str, Any] = {
   'null models': lambda model, task: probing.null_models(task),
   'report': probing.probe,
   'risks': lambda model, task: probing.risks(model, model, task),
+  'guess': probing.learned_guess,
+  'lens': probing.lens,
+  'algorithms': probing.algorithms,
+  'strategies': lambda model, task: probing.strategies(model, task, {'a': model}),
+  'latents': probing.probe_latents,
   'task vectors': probing.task_vectors,
   'instrument': lambda model, task: zoo.check_instrument(_zero, task),
 }

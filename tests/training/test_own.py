@@ -1,6 +1,7 @@
 """Metrics, objectives and hooks of a user's own, in whole runs."""
 
 import csv
+import functools
 import json
 from typing import Any, cast
 
@@ -247,6 +248,35 @@ def test_an_objective_that_changes_more_than_weights_is_refused(
   assert not (tmp_path / 'run').exists()
 
 
+class _Dropped(nnx.Module):
+  def __init__(self, num_features, *, rngs):
+    self.drop = nnx.Dropout(0.5, deterministic=True, rngs=rngs)
+    self.out = nnx.Linear(num_features, 1, rngs=rngs)
+
+  def __call__(self, prompt):
+    return self.out(self.drop(prompt.x_query))[:, 0]
+
+
+def test_an_objective_may_set_the_random_stream_of_its_model(
+  tmp_path, monkeypatch, register
+):
+  zoo.register_model('dropped')(_Dropped)
+
+  def drop(model, prompt, task, key, is_reseeded=True):
+    if is_reseeded:
+      nnx.reseed(model, default=key)
+    hidden = model.drop(prompt.x_query, deterministic=False)
+    return task.loss(model.out(hidden)[:, 0], prompt.y_query)
+
+  config = _config(model={'name': 'dropped'}, eval__metrics=())
+  monkeypatch.setitem(OBJECTIVES, 'distilled', drop)
+  assert zoo.train(config, tmp_path / 'run') is not None
+  own = functools.partial(drop, is_reseeded=False)
+  monkeypatch.setitem(OBJECTIVES, 'distilled', own)
+  with refuses('changes drop.rngs.count of the model', 'nnx.Rngs(dropout=key)'):
+    zoo.train(config, tmp_path / 'other')
+
+
 def test_an_objective_without_real_losses_is_refused(tmp_path, monkeypatch):
   def whole(model, prompt, task, key):
     return jnp.int32(model(prompt))
@@ -305,7 +335,9 @@ def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(
     return jnp.log(-jnp.ones(len(prompt.x))) + model(prompt)
 
   monkeypatch.setitem(OBJECTIVES, 'distilled', wrong)
-  with pytest.raises(zoo.RunError, match='not finite with the initial weights, so the'):
+  with pytest.raises(
+    zoo.RunError, match='not finite with the initial weights, so that'
+  ):
     zoo.train(_config(), tmp_path / 'run')
 
 

@@ -10,6 +10,7 @@ import jax
 from flax import nnx
 from jax.core import Tracer
 
+from zoo.config.json_values import without_defaults_of
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
@@ -32,6 +33,8 @@ def build_task(config: Config) -> Task:
   """
   fields = config.task.to_dict()
   name = fields.pop('name')
+  if name in registry.TASKS and name != 'mixture':
+    fields = without_defaults_of(registry.TASKS[name], fields)
   try:
     return create_task(name, **fields)
   except UserError as error:
@@ -87,7 +90,9 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   name = hyperparameters.pop('name')
   of_task: dict[str, Any] = {'num_features': task.num_features}
   if name in registry.MODELS:
-    taken = registry.parameters(registry.MODELS[name])
+    cls = registry.MODELS[name]
+    taken = registry.parameters(cls)
+    hyperparameters = without_defaults_of(cls, hyperparameters)
     _check_constructor(name, hyperparameters)
     if 'context_length' in taken:
       of_task['context_length'] = task.context_length

@@ -3,7 +3,6 @@
 The functions here build configs in Python; the files in configs/ use them, too.
 """
 
-import json
 from inspect import Parameter
 from typing import Any
 
@@ -11,6 +10,7 @@ from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
 from zoo.config.fields import FIELDS, Field
+from zoo.config.json_values import fits_json
 from zoo.core.registry import MODELS, PARTS, TASKS, check_registered, parameters
 
 # The task gives a model these arguments, so that no config names them.
@@ -79,7 +79,8 @@ def _default(field: Field) -> Any:
 def task_section(name: str) -> Any:
   """Returns the section `task` with the defaults of a class.
 
-  A field without a default is None. The parts of a mixture are sections themselves; see
+  A field without a default is None, and so is one whose default JSON cannot hold (see
+  `model_section`). The parts of a mixture are sections themselves; see
   configs/mixture.py.
 
   Raises:
@@ -93,16 +94,15 @@ def task_section(name: str) -> Any:
   cls = TASKS[check_registered('task', name, TASKS)]
   section = ConfigDict({'name': name})
   for field, parameter in parameters(cls).items():
-    if fits_json(parameter.default):
-      section[field] = _argument(parameter)
+    section[field] = _argument(parameter)
   return section
 
 
 def model_section(name: str) -> Any:
   """Returns the section `model` with the defaults of a class.
 
-  A field without a default is None. A field whose default JSON cannot hold, such as a
-  function, is left out: the class has the default itself.
+  A field without a default is None. So is a field whose default JSON cannot hold, such
+  as a function: None then means the default of the class.
 
   Raises:
     UserError: If the model is not registered.
@@ -110,44 +110,19 @@ def model_section(name: str) -> Any:
   cls = MODELS[check_registered('model', name, MODELS)]
   section = ConfigDict({'name': name})
   for field, parameter in parameters(cls).items():
-    if field not in FROM_THE_TASK and fits_json(parameter.default):
+    if field not in FROM_THE_TASK:
       section[field] = _argument(parameter)
   return section
 
 
-def fits_json(value: Any) -> bool:
-  """Returns whether a config and its JSON can hold a value, also one that is missing.
-
-  Neither can hold a function or NaN, and no config a dictionary whose keys have dots.
-  """
-  if value is Parameter.empty:
-    return True
-  try:
-    in_json(value)
-    ConfigDict({'value': value})
-  except (TypeError, ValueError):
-    return False
-  return True
-
-
-def in_json(value: Any) -> Any:
-  """Returns a value as JSON holds it; raises TypeError or ValueError if it cannot."""
-  return json.loads(json.dumps(value, default=listed, allow_nan=False))
-
-
-def listed(value: Any) -> Any:
-  """Returns an array or number of NumPy or JAX as lists and plain numbers."""
-  if not hasattr(value, 'tolist'):
-    raise TypeError(type(value).__name__)
-  return value.tolist()
-
-
 def _argument(parameter: Parameter) -> Any:
   """Returns what a config holds for an argument: its default, and a type for flags."""
-  default = None if parameter.default is parameter.empty else parameter.default
+  has_default = parameter.default is not parameter.empty
+  is_held = has_default and fits_json(parameter.default)
+  default = parameter.default if is_held else None
   annotation = parameter.annotation
   name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-  if name.startswith('Mapping'):
+  if name.startswith('Mapping') and (is_held or not has_default):
     return ConfigDict(default or {})
   if default is not None and not isinstance(default, float):
     return default

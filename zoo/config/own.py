@@ -28,10 +28,9 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
   called at each evaluation of a run whose `config.eval.metrics` has its name. Its
   arguments are the model, an NNX module with the weights of that step; the task, which
   draws held-out prompts; and a key, which is the same at each evaluation, whatever
-  other metrics there are. Each number
-  is written into `metrics.jsonl` and TensorBoard as `NAME/KEY`, and into the summary at
-  the end. Points of a sweep that are trained side by side write nothing for
-  TensorBoard.
+  other metrics there are. Each number is written into `metrics.jsonl` and TensorBoard
+  as `NAME/KEY`, and into the summary at the end. Points of a sweep that are trained
+  side by side write nothing for TensorBoard.
 
   A second function under the same name replaces the first without a warning. The
   library itself registers no metric, so every name is free.
@@ -70,8 +69,9 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
   compiled. The prompts are the batch of a step or a part of it, and the key is new at
   each step and for each part. So what an objective draws by its key depends on
   `train.num_parts` and on the devices, which decide into how many parts a batch is
-  split. The prompts do not depend on them. A step updates the weights, `nnx.Param`, and
-  nothing else: a run refuses an objective that changes another variable of the model.
+  split. The prompts do not depend on them. A step changes the weights by their
+  gradient, and nothing else: a run refuses an objective that changes variables of the
+  model.
 
   A second function under the same name replaces the first without a warning. The names
   of the library's own objectives are the exception: they are refused.

@@ -9,6 +9,7 @@ from flax.traverse_util import flatten_dict
 from zoo.config import defaults
 from zoo.config.building import Config
 from zoo.config.fields import may_change
+from zoo.config.json_values import fits_json, in_json, listed
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 
@@ -21,7 +22,7 @@ _OPTIONS = 'mixer_options'
 
 def to_json(config: Config) -> str:
   """Returns the config as JSON text; tuples and arrays become lists."""
-  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=defaults.listed)
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=listed)
 
 
 def differences(
@@ -104,12 +105,11 @@ def _model_fields(config: Config) -> dict[str, Any]:
 
 
 def default_arguments(cls: type) -> dict[str, Any]:
-  """Returns the defaults of a constructor; those that JSON cannot hold are left out."""
+  """Returns the defaults of a constructor; None for those that JSON cannot hold."""
   return {
-    name: defaults.in_json(parameter.default)
+    name: in_json(parameter.default) if fits_json(parameter.default) else None
     for name, parameter in parameters(cls).items()
     if parameter.default is not parameter.empty
-    and defaults.fits_json(parameter.default)
   }
 
 
@@ -120,9 +120,9 @@ def check_fits_json(config: Config) -> None:
     UserError: If it cannot hold a field.
   """
   for name, value in flatten_dict(config.to_dict(), sep='.').items():
-    if not defaults.fits_json(value):
+    if not fits_json(value):
       raise UserError(
         f'config.{name} is {in_one_line(repr(value), 80)}, which config.json cannot '
         'hold; it must be text, a finite number, True, False or None, or consist of '
-        'these. An argument that is not in the config has the default of its class'
+        'these. None stands for a default that JSON cannot hold'
       )

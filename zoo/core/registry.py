@@ -44,7 +44,7 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
 
   Raises:
     UserError: If the name is not a string. The decorator raises it, too, if the object
-      that it decorates is not a class.
+      that it decorates is not a class, or takes an argument called `name`.
 
   Example:
     >>> @zoo.register_model('always_zero')
@@ -112,7 +112,7 @@ def entering(
   Raises:
     UserError: If the name is not a string. The decorator raises it, too, if the object
       that it decorates is not a class or, with `function`, not a function that takes
-      the arguments.
+      the arguments; or if a model or a task takes an argument called `name`.
   """
   if not isinstance(name, str):
     raise UserError(

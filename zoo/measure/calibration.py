@@ -706,11 +706,12 @@ def exchangeability(
   check_count('context_length of the task', task.context_length, minimum=2)
   if lengths is None:
     lengths = [task.context_length]
-  if not isinstance(lengths, Iterable) or isinstance(lengths, str) or not [*lengths]:
+  is_list = isinstance(lengths, Iterable) and not isinstance(lengths, str)
+  lengths = [*lengths] if is_list else lengths
+  if not is_list or not lengths:
     raise UserError(
       f'lengths is {lengths!r}; it must be a list of one or more numbers of examples'
     )
-  lengths = [*lengths]
   for length in lengths:
     check_count('a length', length, 2, task.context_length)
   parts: list[list[Any]] = [[] for _ in lengths]

@@ -766,7 +766,9 @@ def p_value_above_zero(value: Estimate, rounding: float = 0.0) -> float:
   from scipy import special  # It is slow to import.
 
   mean, stderr = value
-  if stderr == 0 and not math.isnan(mean):
+  if math.isnan(mean) or math.isnan(stderr):
+    return math.nan
+  if stderr == 0:
     return 0.0 if mean > rounding else 1.0
   return float(special.ndtr(-(mean - rounding) / stderr))
 

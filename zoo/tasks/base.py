@@ -73,8 +73,8 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   Raises:
     UserError: If the name is not a string. The decorator raises it if the class is not
       a subclass of `BaseTask` or not a dataclass, if it lacks a method that it must
-      define, or if one of the sizes `num_features` and `context_length` is missing or
-      is declared as an array of compiled programs.
+      define, if one of the sizes `num_features` and `context_length` is missing or is
+      declared as an array of compiled programs, or if a field is called `name`.
 
   Example:
     >>> import flax

@@ -45,7 +45,8 @@ def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
     config: The config of the run.
     task: The task of the config.
     mesh: The mesh of devices.
-    weights: The weights of the models that are trained at the same time.
+    weights: The weights that count as the work of a step: those of all models, or of
+      one model if the objective draws numbers in lanes.
   """
   if mesh.size > 1 or mesh.devices.flat[0].platform != 'cpu':
     return 1

@@ -135,8 +135,7 @@ def bound_step(
     mesh: The mesh.
     graphs: The graphs of the model and the optimizer.
     asked: The abstract model, with the shardings that its layers ask for.
-    weights: The abstract arrays of the models whose work decides on the number of
-      lanes.
+    weights: The abstract weights that count as the work of a step (see `num_lanes`).
     statistics: Whether the model takes sufficient statistics of prompts.
     in_shape: Whether the optimizer computes with arrays in their own shapes.
   """

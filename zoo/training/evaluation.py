@@ -274,8 +274,9 @@ def own_metrics(
     own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
     if not isinstance(found, Mapping) or not found:
+      what = 'an empty dict' if isinstance(found, Mapping) else _kind(found)
       raise UserError(
-        f'the metric {name!r} returns {_kind(found)}; it must be a dict of numbers by '
+        f'the metric {name!r} returns {what}; it must be a dict of numbers by '
         "name, such as {'weights': norm}"
       )
     for entry, value in found.items():

@@ -33,7 +33,7 @@ from zoo.core.protocols import (
   Task,
 )
 from zoo.core.statistics import Statistics
-from zoo.measure.contracts.checks import with_changes
+from zoo.measure.contracts.checks import check_sampled, noted, with_changes
 from zoo.measure.predict import one_pass
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models import LinearAttention, TokenModel
@@ -286,9 +286,9 @@ def _own(
 def check_objective(config: Config, task: Task, model: Predictor) -> None:
   """Checks that a registered objective changes no variable of a model.
 
-  Steps update weights, `nnx.Param`, and nothing else. Of an objective that changes
-  another variable, such as the running mean of `nnx.BatchNorm`, a step would keep the
-  change or lose it, depending on other fields of the config.
+  A step changes weights by their gradient, and nothing else. Of an objective that
+  changes a variable itself, such as the running mean of `nnx.BatchNorm`, a step would
+  keep the change or lose it, depending on other fields of the config.
 
   Args:
     config: The config of the run.
@@ -296,7 +296,8 @@ def check_objective(config: Config, task: Task, model: Predictor) -> None:
     model: The model, which stays as it is.
 
   Raises:
-    UserError: If the objective changes a variable.
+    UserError: If the objective changes a variable, or returns anything but a loss for
+      each prompt.
   """
   name = config.objective.name
   if name in OF_THE_LIBRARY:
@@ -306,19 +307,23 @@ def check_objective(config: Config, task: Task, model: Predictor) -> None:
   @functools.partial(compiled, compiler_options=QUICK_TO_COMPILE)
   def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> Any:
     own: Any = nnx.merge(graph, state, copy=True)
-    call = functools.partial(OBJECTIVES[name], own, prompt, task, key)
-    _, changed = with_changes(call, own)
+    if config.objective.labels == 'observed':
+      prompt = with_drawn_labels(task, key, prompt)
+
+    def call() -> Array:
+      return _checked_losses(name, OBJECTIVES[name](own, prompt, task, key), prompt)
+
+    with noted(f'the objective {name!r}', f' on {number} prompts'):
+      _, changed = with_changes(call, own)
     return changed
 
-  key = jax.random.key(0)
-  prompt = task.sample(key, min(_NUM_CHECKED, config.train.batch_size))
-  if config.objective.labels == 'observed':
-    prompt = with_drawn_labels(task, key, prompt)
-  changed = changes(state, prompt, key)
+  key, number = jax.random.key(0), min(_NUM_CHECKED, config.train.batch_size)
+  changed = jax.device_get(changes(state, check_sampled(task, key, number), key))
   if names := [variable for variable, has_changed in changed.items() if has_changed]:
     raise UserError(
-      f'the objective {name!r} changes {shown(names)} of the model; a step updates '
-      'nnx.Param alone, so an objective must leave all other variables as they are'
+      f'the objective {name!r} changes {shown(names)} of the model; a step changes '
+      'weights by their gradient and nothing else, so an objective must leave all '
+      'variables as they are (random numbers come from nnx.Rngs(dropout=key))'
     )
 
 
@@ -332,8 +337,18 @@ def _own_loss_of_part(
   """
   prompt, (key,) = part
   model, prompt = _in_type(model, prompt, config.train.compute_dtype)
-  name, size = config.objective.name, len(prompt.x)
-  losses = OBJECTIVES[name](model, prompt, task, key)
+  name = config.objective.name
+  losses = _checked_losses(name, OBJECTIVES[name](model, prompt, task, key), prompt)
+  return jnp.mean(losses.astype(jnp.promote_types(losses.dtype, jnp.float32)))
+
+
+def _checked_losses(name: str, losses: Any, prompt: Prompt) -> Float[Array, ' b']:
+  """Returns the losses of an objective, after a check of their shape and type.
+
+  Raises:
+    UserError: If they are anything but a loss for each prompt.
+  """
+  size = len(prompt.x)
   shape = getattr(losses, 'shape', type(losses).__name__)
   if shape != (size,):
     raise UserError(
@@ -345,7 +360,7 @@ def _own_loss_of_part(
       f'the objective {name!r} returns numbers of the type {losses.dtype}; they must '
       'be real floats, which have a gradient'
     )
-  return jnp.mean(losses.astype(jnp.promote_types(losses.dtype, jnp.float32)))
+  return losses
 
 
 def _loss_of_part(

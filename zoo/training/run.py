@@ -44,7 +44,7 @@ from zoo.storage.checkpoints import (
 )
 from zoo.storage.loading import load
 from zoo.storage.workdir import occupied, open_workdir
-from zoo.training.against_baselines import compare_with_baselines
+from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.hooks import Event, Hook, checked_hooks, record
@@ -242,7 +242,8 @@ def events_of(
             raise not_finite(config, chunk.metrics, checkpoints)
           if event is None and chunk.metrics['grad_norm'] == 0:
             logging.warning(
-              'the gradient of step %d is 0 for all weights of %s; nothing may train',
+              'the gradient of step %d is 0 for all weights of %s, which may never '
+              'learn',
               chunk.step,
               config.model.name,
             )
@@ -327,7 +328,8 @@ def checked_state(training: Training, from_source: bool = True) -> State:
 
   There must be weights to train, all arrays must be of types that can be saved, and all
   ways in which the model predicts must agree. The baselines of the task are asked for,
-  too, since a mistake in them would otherwise show after the last step.
+  too, if the run begins and is compared with them: a mistake in them would otherwise
+  show after the last step.
 
   Args:
     training: The compiled or uncompiled training of the model.
@@ -340,7 +342,8 @@ def checked_state(training: Training, from_source: bool = True) -> State:
       name, or if the initial weights cannot be read.
   """
   check_can_be_saved(training.abstract)
-  checked_baselines(training.task)
+  if from_source and num_compared(training.config) >= 2:
+    checked_baselines(training.task)
   with on_mesh(training.mesh, training.config):
     state = training.init(from_source=from_source)
     model = nnx.merge(training.graph, state['model'])
@@ -604,8 +607,9 @@ def not_finite(
   said = divergence['reason']
   if wrong is None and step == 1 and divergence['loss'] is None:
     said += (
-      ': stopped, not saved; the loss is not finite with the initial weights, so the '
-      'model or the objective is wrong'
+      ': stopped, not saved; the loss is not finite with the initial weights, so that '
+      'another learning rate does not help; look at the model, the objective, the size '
+      'of the labels and config.train.compute_dtype'
     )
   elif wrong is None:
     said += (

@@ -255,8 +255,8 @@ def with_changes(
 ) -> tuple[Array, dict[str, Bool[Array, '']]]:
   """Returns the result of a call, and which variables of a predictor it has changed.
 
-  The count of a random stream counts as changed only if the result depends on it. So a
-  layer may count its draws, as `nnx.RNN` does.
+  A random stream counts as changed only if a second call has another result. So a layer
+  may count its draws, as `nnx.RNN` does, and a call may set the stream itself.
   """
   before = _arrays_of(predictor)
   result = call()
@@ -267,14 +267,14 @@ def with_changes(
     name: _differ(before.get(name), after.get(name))
     for name in sorted(before.keys() | after.keys())
   }
-  counts = [
+  streams = [
     name
-    for name in _arrays_of(predictor, nnx.RngCount)
+    for name in _arrays_of(predictor, nnx.RngState)
     if before.get(name) is not after.get(name)
   ]
-  if counts:
+  if streams:
     differs = _differ(result, call())
-    changed |= {name: changed[name] & differs for name in counts}
+    changed |= {name: changed[name] & differs for name in streams}
   return result, changed
 
 

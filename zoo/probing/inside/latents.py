@@ -147,6 +147,7 @@ def probe_latents(
     >>> [score.site for score in scores]
     ['the prompt itself', 'layers.0.mixer.out']
   """
+  require_task(task)
   if len(untrained) == 1:
     raise UserError('there is one untrained model; their spread needs two or more')
   check_count('num_prompts', num_prompts, minimum=8)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Layered, Predictor, Task
+from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.core.tables import Z_95
 from zoo.measure.curves import summarise
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
@@ -135,6 +135,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   References:
     nostalgebraist, "interpreting GPT: the logit lens", 2020.
   """
+  require_task(task)
   check_layered(model)
   check_count('num_prompts', num_prompts, minimum=2)
   loss, squared, programs = loss_of(task), is_squared(task), Programs()

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import distinct
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.rows import Rows, Tabular
@@ -226,6 +226,7 @@ def algorithms(
     >>> [*found.own.matches][:2]
     ['gd', 'gd_plus_plus']
   """
+  require_task(task)
   check_layered(model)
   check_numbers(task)
   num_steps = check_count('num_steps', num_steps)

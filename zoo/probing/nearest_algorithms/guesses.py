@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
@@ -101,6 +101,7 @@ def learned_guess(
     >>> guess.kind, guess.token.distance
     ('zero', 0.0)
   """
+  require_task(task)
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
   least = least_queries(task.num_features)

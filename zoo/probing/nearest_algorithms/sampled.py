@@ -283,6 +283,7 @@ def baseline_shares(
     UserError: If labels are not numbers, or the loss is not the squared error; if the
       task does not define how its prompts are drawn again.
   """
+  require_task(task)
   check_numbers(task)
   half = max(min(num_prompts, affordable(task)) // 2, 2)
   programs = Programs()

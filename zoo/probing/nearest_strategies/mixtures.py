@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.curves import check_ways
 from zoo.measure.predict import (
   Programs,
@@ -266,6 +266,7 @@ def strategies(
   References:
     Wurgaft et al., arXiv 2506.17859; `LikelihoodMixture` says how its mixture differs.
   """
+  require_task(task)
   if not isinstance(predictors, Mapping):
     raise UserError(
       f'predictors is a {type(predictors).__name__}; it must be a dictionary of named '

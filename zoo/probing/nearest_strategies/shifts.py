@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from zoo.core.errors import UserError, in_one_line
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.trees import fresh
 from zoo.measure.comparison import affordable
 from zoo.measure.curves import sample_losses
@@ -80,6 +80,7 @@ def task_shift(
     >>> shift.risk == shift.other_risk
     True
   """
+  require_task(shifted)
   if min(num_prompts, affordable(shifted)) < _FEWEST:
     c, d = shifted.context_length, shifted.num_features
     why = (

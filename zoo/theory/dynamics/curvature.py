@@ -17,8 +17,8 @@ from zoo.theory.risk import Moments, context_moments, task_moments
 
 # Eigenvalues and singular values below this fraction of the largest count as 0.
 _ZERO = 1e-9
-# Weights in float32 are off by 6e-8 of their size, and eigenvalues and the gradient by
-# some times that share. So these limits are wider then.
+# Weights in float32 are off by 6e-8 of their size, and the errors of eigenvalues and of
+# the gradient are a few times larger. So these limits are wider then.
 _ZERO_OF_FLOAT32 = _STATIONARY_OF_FLOAT32 = 1e-6
 # A gradient counts as 0 if its square, divided by the largest eigenvalue of the Hessian
 # and by the mean square of the labels, is at most the square of this number. The ratio

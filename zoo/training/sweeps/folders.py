@@ -95,13 +95,21 @@ def names_of_folders(workdir: pathlib.Path, points: Sequence[Point]) -> list[str
 
   An earlier version of the library named a folder by the numbers as they were written,
   such as `seed=0.0`. Such a folder is found, too, and so is one of an earlier sweep
-  whose fields had another order.
+  whose fields had another order, if there are at most five fields.
   """
   existing = names_in(workdir / POINTS)
-  names = []
-  for point in points:
-    possible = [name_of(point), name_as_written(point)]
-    if len(point) <= _MOST_FIELDS:
-      possible += [name_of(dict(order)) for order in permutations(point.items())]
-    names.append(next((name for name in possible if name in existing), possible[0]))
-  return names
+  return [
+    next((name for name in _possible_names(point) if name in existing), name_of(point))
+    if existing
+    else name_of(point)
+    for point in points
+  ]
+
+
+def _possible_names(point: Point) -> Iterator[str]:
+  """Yields the names that the folder of a point may have, the first one first."""
+  yield name_of(point)
+  yield name_as_written(point)
+  if len(point) <= _MOST_FIELDS:
+    for order in permutations(point.items()):
+      yield name_of(dict(order))

@@ -123,7 +123,8 @@ def without_arrays(points: Sequence[Point]) -> list[Point]:
       return type(value)(plain(element) for element in value)
     return value
 
-  for point in _listed(points):
+  points = _listed(points)
+  for point in points:
     if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
       raise UserError(
         f'a point of the sweep is {in_one_line(repr(point), 80)}; it must be a '
@@ -132,14 +133,14 @@ def without_arrays(points: Sequence[Point]) -> list[Point]:
   return [{field: plain(value) for field, value in point.items()} for point in points]
 
 
-def _listed(points: Any) -> Any:
-  """Returns the points; raises UserError unless they are a list."""
-  if not isinstance(points, Sequence) or isinstance(points, str):
+def _listed(points: Any) -> list[Point]:
+  """Returns the points as a list; raises UserError for a dictionary or a text."""
+  if not isinstance(points, Iterable) or isinstance(points, str | Mapping):
     raise UserError(
       f'the points of the sweep are a {type(points).__name__}; they must be a list, '
       'such as zoo.training.grid makes of a dictionary of lists'
     )
-  return points
+  return [*points]
 
 
 def config_of_all(config: Config, points: Sequence[Point]) -> Config:
