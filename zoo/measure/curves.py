@@ -60,8 +60,9 @@ class Curve(NamedTuple):
     """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors.
 
     It is right for many prompts. Losses are skewed, so that it contains the mean less
-    often if there are few: for the Bayes predictor of linear regression with 4 features,
-    8 examples and noise 0.5, in 93 % of cases with 512 prompts, and in 76 % with 16.
+    often if there are few: for the Bayes predictor of linear regression with 4
+    features, 8 examples and noise 0.5, in 93 % of cases with 512 prompts, and in 76 %
+    with 16.
     """
     return Z_95 * self.standard_error
 
