@@ -174,6 +174,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path, finished):
   [
     ('x', 'cannot be read as JSON'),
     ('{"loss": 1.0}', 'is damaged: it has no step and no wall_time'),
+    ('{"step": "2", "wall_time": 1}', "is damaged: step is '2'; it must be a number"),
   ],
 )
 def test_a_damaged_log_costs_nothing(tmp_path, finished, line, said):

@@ -336,8 +336,14 @@ def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
       continue
     where = f'line {number} of {path}'
     line = parse_json(text, dict, where)
+    if missing := {'step', 'wall_time'} - line.keys():
+      raise UserError(
+        f'{where} is damaged: it has no {" and no ".join(sorted(missing))}'
+      )
     for name in 'step', 'wall_time':
-      if not isinstance(line.get(name), int | float):
-        raise UserError(f'{where} is damaged: it has no number {name}')
+      if not isinstance(line[name], int | float):
+        raise UserError(
+          f'{where} is damaged: {name} is {line[name]!r}; it must be a number'
+        )
     lines.append(line)
   return lines
