@@ -117,12 +117,12 @@ def model_section(name: str) -> Any:
 
 def _argument(parameter: Parameter) -> Any:
   """Returns what a config holds for an argument: its default, and a type for flags."""
-  has_default = parameter.default is not parameter.empty
-  is_held = has_default and fits_json(parameter.default)
-  default = parameter.default if is_held else None
+  fits = fits_json(parameter.default)
+  has_default = fits and parameter.default is not parameter.empty
+  default: Any = parameter.default if has_default else None
   annotation = parameter.annotation
   name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-  if name.startswith('Mapping') and (is_held or not has_default):
+  if name.startswith('Mapping') and fits:
     return ConfigDict(default or {})
   if default is not None and not isinstance(default, float):
     return default

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.trees import fresh
+from zoo.measure.curves import checked_lengths
 from zoo.measure.predict import Programs, check_predictor
 from zoo.measure.predictive import (
   batches_with_keys,
@@ -704,16 +705,8 @@ def exchangeability(
   num_orders = check_count('num_orders', num_orders)
   programs, task = Programs(), task.held_out()
   check_count('context_length of the task', task.context_length, minimum=2)
-  if lengths is None:
-    lengths = [task.context_length]
-  is_list = isinstance(lengths, Iterable) and not isinstance(lengths, str)
-  lengths = [*lengths] if is_list else lengths
-  if not is_list or not lengths:
-    raise UserError(
-      f'lengths is {lengths!r}; it must be a list of one or more numbers of examples'
-    )
-  for length in lengths:
-    check_count('a length', length, 2, task.context_length)
+  lengths = [task.context_length] if lengths is None else lengths
+  lengths = checked_lengths(lengths, 2, task.context_length)
   parts: list[list[Any]] = [[] for _ in lengths]
   for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
     # Prompts fold the key with their numbers. No prompt has this number.

@@ -176,12 +176,7 @@ def sample_losses(
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   require_task(task)
   c = task.context_length
-  lengths = range(c + 1) if lengths is None else lengths
-  if isinstance(lengths, str) or not isinstance(lengths, Iterable):
-    raise UserError(f'lengths is {lengths!r}; it must be a list of integers')
-  lengths = [check_count('a length', k, minimum=0, maximum=c) for k in lengths]
-  if not lengths:
-    raise UserError('lengths is empty; it must have at least one number of examples')
+  lengths = [*range(c + 1)] if lengths is None else checked_lengths(lengths, 0, c)
   check_ways([*predictors.values()], task, num_prompts, seed, programs)
   return losses_of(
     predictors,
@@ -192,6 +187,25 @@ def sample_losses(
     loss=loss,
     programs=programs,
   )
+
+
+def checked_lengths(lengths: Iterable[int], least: int, most: int) -> list[int]:
+  """Returns numbers of examples as a list, after a check of each.
+
+  Args:
+    lengths: The numbers.
+    least: The least one that is allowed.
+    most: The largest one.
+
+  Raises:
+    UserError: If they are not a list, if there is none, or if one is out of the range.
+  """
+  if isinstance(lengths, str) or not isinstance(lengths, Iterable):
+    raise UserError(f'lengths is {lengths!r}; it must be a list of integers')
+  lengths = [check_count('a length', k, minimum=least, maximum=most) for k in lengths]
+  if not lengths:
+    raise UserError('lengths is empty; it must have at least one number of examples')
+  return lengths
 
 
 def losses_of(

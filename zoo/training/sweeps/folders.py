@@ -98,10 +98,10 @@ def names_of_folders(workdir: pathlib.Path, points: Sequence[Point]) -> list[str
   whose fields had another order, if there are at most five fields.
   """
   existing = names_in(workdir / POINTS)
+  if not existing:
+    return [name_of(point) for point in points]
   return [
     next((name for name in _possible_names(point) if name in existing), name_of(point))
-    if existing
-    else name_of(point)
     for point in points
   ]
 
