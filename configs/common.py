@@ -22,7 +22,7 @@ def get_config() -> Any:
   """Returns all fields with their defaults; a config file sets the section `model`.
 
   `zoo/config/fields.py` has each field once, with its default, its range and what it
-  means. docs/fields.md lists them.
+  means.
   """
   return all_fields()
 

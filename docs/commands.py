@@ -82,7 +82,7 @@ and give the same command again. |
 not enough for a new run, or JAX has no device to compute on. One line names the \
 mistake, and says what is allowed or what saves memory. | Correct what the line names. \
 Most mistakes are found before anything is written. [Some are found \
-later](errors.md); what was written before stays. |
+later](when_something_fails.md); what was written before stays. |
 | 65 | The run has diverged: the loss, the gradient or a weight is not finite. | Do \
 not repeat the command, which ends at the same step. Use a smaller learning rate or \
 clipping, in another folder. |

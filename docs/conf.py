@@ -19,6 +19,7 @@ extensions = [
   'sphinx.ext.autodoc',
   'sphinx.ext.napoleon',
   'sphinx.ext.viewcode',
+  'site_pages',
   'site_reference',
   'site_links',
 ]

@@ -129,7 +129,7 @@ def _row(name: str, field: Field) -> str:
   cells = (
     f'`{name}`',
     f'`{field.default!r}`',
-    field.comment.replace('docs/parameters.md', '[This page](parameters.md)'),
+    field.comment,
     field.check.words(),
     _MAY_CHANGE[field.may_change],
   )

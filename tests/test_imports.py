@@ -4,8 +4,6 @@ import ast
 import re
 import tomllib
 
-import pytest
-
 from tests.launch.processes import ROOT
 
 # The package `zoo` alone is installed; these stand beside it in the repository.
@@ -27,24 +25,6 @@ def _imported(code: str) -> set[str]:
       parts = (part for arg in node.args for part in ast.walk(arg))  # of f-strings, too
       names += [str(part.value) for part in parts if isinstance(part, ast.Constant)]
   return {name.partition('.')[0] for name in names}
-
-
-@pytest.mark.parametrize(
-  'code',
-  [
-    'import configs',
-    "importlib.import_module(f'configs.{name}')",
-    'import configs.common as common',
-    'from configs import common',
-    "def f():\n  importlib.import_module('configs.yq_lsa')",
-  ],
-)
-def test_an_import_is_seen_in_each_of_its_forms(code):
-  assert _imported(code) == {'configs'}
-
-
-def test_each_folder_of_the_checkout_is_there():
-  assert all((ROOT / name).is_dir() for name in _OF_THE_CHECKOUT)
 
 
 def test_no_module_of_zoo_imports_what_is_not_installed_with_it():
@@ -87,23 +67,6 @@ def _folders_that_import() -> set[tuple[str, str]]:
         if package == 'zoo' and inner[0] != folder:
           pairs.add((folder, inner[0]))
   return pairs
-
-
-def test_the_layers_have_each_folder_once():
-  listed = sorted(folder for layer in _layers() for folder in layer)
-  assert listed == sorted(path.parent.name for path in ROOT.glob('zoo/*/__init__.py'))
-
-
-def test_the_drawing_has_the_layers():
-  page = (ROOT / 'CONTRIBUTING.md').read_text()
-  (drawing,) = re.findall(r'```\n launch .*\n((?: .*\n)+)```', page)
-  drawn = [re.split(r' {5,}', line.strip()) for line in drawing.splitlines()]
-  folders = {folder for layer in _layers() for folder in layer}
-  found = [
-    [word for part in line for word in part.split() if word in folders][: len(layer)]
-    for line, layer in zip(drawn, reversed(_layers()), strict=True)
-  ]
-  assert found == [*reversed(_layers())]
 
 
 def test_a_folder_imports_only_folders_of_lower_layers():

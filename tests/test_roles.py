@@ -1,14 +1,11 @@
 """The role of each weight of a model, as modules say it or as its shape does."""
 
-import runpy
-
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.launch.processes import ROOT
 from tests.marks import mostly_slow
 from zoo.core.roles import parameter_roles
 
@@ -138,10 +135,3 @@ def test_every_weight_of_a_guess_is_a_vector(kind):
   roles = parameter_roles(model)
   guess = {role for path, role in roles.items() if path.startswith('guess/')}
   assert guess == {'vector'}
-
-
-@pytest.mark.slow
-def test_the_page_of_parameters_is_what_the_code_says():
-  page = runpy.run_path(str(ROOT / 'docs' / 'parameters.py'))['page']
-  written = (ROOT / 'docs' / 'parameters.md').read_text()
-  assert page() == written, 'run python docs/parameters.py'

@@ -10,6 +10,7 @@ import configs
 from tests.marks import mostly_full
 from zoo.config.building import build_model, build_task
 from zoo.config.saved import differences, to_json
+from zoo.core.registry import MODELS, parameters
 from zoo.training import train, validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -86,6 +87,15 @@ def test_options_reach_the_model_and_older_runs_lack_them():
   assert difference == "model.guess ('zero' there, 'fixed' here)"
   model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   assert model.layers[0].feed_forward.up.kernel.shape == (64, 7)
+
+
+def test_the_config_file_of_a_model_has_the_defaults_of_its_class():
+  for name in MODELS:
+    known = parameters(MODELS[name])
+    for field, value in configs.get_config(name).model.to_dict().items():
+      if field != 'name' and known[field].default is not known[field].empty:
+        default = known[field].default
+        assert value == default or (value == {} and default is None), (name, field)
 
 
 @pytest.mark.slow

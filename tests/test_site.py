@@ -1,14 +1,17 @@
 """The documentation site: all public names, no broken link, readable on a phone."""
 
+import ast
+import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
+import pkgutil
 import re
-import runpy
 import shlex
 import subprocess
 import sys
-import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,25 +20,31 @@ import zoo
 from tests.launch.processes import ROOT, bound, environment
 from tests.marks import mostly_full
 from tests.paper.browser import CHROMIUM, opened
-from tests.test_docstrings import public_names
 
 DOCS = ROOT / 'docs'
 
 
-def test_every_page_is_in_the_table_of_contents():
-  text = (DOCS / 'index.md').read_text()
-  parts = re.findall(r'{toctree}\n(.*?)```', text, re.DOTALL)
-  listed = re.findall(r'^(?:.* <)?([\w/]+)>?$', '\n'.join(parts), re.MULTILINE)
-  pages = [path.stem for path in (*DOCS.glob('*.md'), *DOCS.glob('*.ipynb'))]
-  assert len({*pages}) == len(pages)  # else a link to one may lead to the other
-  assert {*listed, 'index'} == {*pages, 'generated/api/index'}
-
-
-def test_the_gallery_has_each_picture_with_what_made_it():
-  parts = (DOCS / 'gallery.md').read_text().split('\n## ')[1:]
-  shown = [name for part in parts for name in re.findall(r'images/(\w+\.png)', part)]
-  assert sorted(shown) == sorted(path.name for path in (DOCS / 'images').iterdir())
-  assert all('```sh' in part or 'has the code' in part for part in parts)
+def public_names() -> Iterator[tuple[str, Any]]:
+  """Each public name with what it is: of `zoo`, of its packages, and of studies."""
+  packages = [
+    f'zoo.{package.name}'
+    for package in pkgutil.iter_modules(zoo.__path__)
+    if package.ispkg
+  ]
+  studies = 'studies', 'studies.atlas', 'studies.llm', 'studies.paper'
+  theory = 'zoo.theory.deep', 'zoo.theory.dynamics'
+  for name in ['zoo', *packages, *theory, *studies]:
+    module = importlib.import_module(name)
+    names = []
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+      if isinstance(node, ast.ImportFrom):
+        names += [alias.asname for alias in node.names if alias.asname == alias.name]
+      elif isinstance(node, ast.FunctionDef):
+        names.append(node.name)
+    names = [public_name for public_name in names if not public_name.startswith('_')]
+    for public_name in names:
+      if not inspect.ismodule(value := getattr(module, public_name)):
+        yield f'{name}.{public_name}', value
 
 
 _PAGES = [
@@ -183,86 +192,3 @@ def complaints(events):
       case 'Network.requestWillBeSent', {'request': {'url': url}}:
         messages += [] if url.startswith(('file:', 'data:', 'blob:')) else [url]
   return messages
-
-
-@pytest.fixture(scope='module')
-def reference():
-  """The functions of docs/ that write the reference."""
-  pytest.importorskip('sphinx', reason="the site needs pip install -e '.[docs]'")
-  return types.SimpleNamespace(**runpy.run_path(str(DOCS / 'site_reference.py')))
-
-
-@pytest.mark.slow  # it needs Sphinx
-def test_sections_of_a_docstring_are_lists_text_and_code(reference):
-  from sphinx.ext.napoleon import Config, GoogleDocstring  # pyright: ignore
-
-  docstring = """Doubles a number.
-
-With a number x it is
-
-    y = 2 x
-    z = y
-
-which `double` returns.
-
-Args:
-  number: What is doubled, such as the risk
-    of a model.
-
-Returns:
-  Twice the number: its
-  double.
-
-Raises:
-  UserError: If it is no number.
-
-Example:
-  >>> double(2)
-  4
-
-References:
-  Anonymous, arXiv 2512.04268."""
-  settings = runpy.run_path(str(DOCS / 'conf.py'))
-  options = {name: settings[name] for name in settings if name.startswith('napoleon_')}
-  lines = reference.prepared(docstring).splitlines()
-  config: Any = Config(**options)  # of napoleon, which stands in for that of Sphinx
-  text = str(GoogleDocstring(lines, config, what='function'))
-  assert [block.strip() for block in text.split('\n\n') if block.strip()] == [
-    'Doubles a number.',
-    'With a number x it is',
-    '::',
-    'y = 2 x\n      z = y',
-    'which `double` returns.',
-    ':param number: What is doubled, such as the risk\n               of a model.',
-    ':returns: Twice the number: its\n          double.',
-    ':raises UserError: If it is no number.',
-    '.. rubric:: Example',
-    '>>> double(2)\n4',
-    '.. rubric:: References',
-    'Anonymous, arXiv 2512.04268.',
-  ]
-
-
-@pytest.mark.slow
-def test_sections_formulas_and_examples_are_shown_as_such(site):
-  text = (site / 'generated' / 'api' / 'zoo.mixers.html').read_text()
-  start = text.index('id="zoo.mixers.SoftmaxAttention"')
-  shown = text[start : text.index('<dt class="sig', start + 1)]
-  for term in 'Parameters', 'Raises':
-    assert re.search(rf'<dt class="field-\w+">{term}<', shown), term
-  assert re.search(
-    r'<pre>.*o_t = Σ_i .*\n.*y_t = W_o', re.sub(r'<(?!/?pre)[^>]*>', '', shown)
-  )
-  for rubric in 'Example', 'References':
-    assert f'<p class="rubric">{rubric}</p>' in shown
-  assert '<span class="gp">&gt;&gt;&gt; </span>' in shown
-
-
-@pytest.mark.slow  # it needs Sphinx
-def test_signatures_have_shapes_and_full_names(reference):
-  arguments, result = reference.signature_of(zoo.Prompt.tokens)
-  assert arguments == "(guess: Float[Array, ' b *k'])"
-  assert result == "Float[Array, 'b t e']"
-  arguments, _ = reference.signature_of(zoo.LearningRule.__call__)
-  assert arguments == '(prompt: zoo.Prompt)'
-  assert 'U: how G moves each weight' in reference.fields_of(zoo.LearningRule)

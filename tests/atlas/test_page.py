@@ -37,7 +37,7 @@ def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   low, high = (f'{100 * end:.1f}'.replace('-', '−') for end in tokens[1:])
   in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %'
   ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
-  for path in 'studies/atlas/README.md', 'docs/register.toml', 'docs/results.md':
+  for path in 'studies/atlas/README.md', 'docs/how_sure.md', 'docs/results.md':
     for said in *in_tokens, f'{_percent(outside.mean, 0)} % {ends}':
       assert said in _text(path), (path, said)
   over_all = f'by {_percent(outside.mean, 0)} % in the mean over all 18 {ends}'
@@ -97,7 +97,7 @@ def test_the_gain_outside_the_model_is_told_by_rates_and_by_seeds(effects):
     if effect.row.guess == 'linear' and effect.kind == 'other models'
   )
   mean, half = _percent(over_seeds.mean, 1), f'{100 * over_seeds.half:.1f}'
-  for path in 'README.md', 'docs/results.md', 'docs/register.toml':
+  for path in 'README.md', 'docs/results.md', 'docs/how_sure.md':
     assert f'over seeds {mean} ± {half} %' in _text(path)
 
 
@@ -117,7 +117,7 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
   for path in (
     'README.md',
     'docs/results.md',
-    'docs/register.toml',
+    'docs/how_sure.md',
     'studies/atlas/README.md',
   ):
     assert said in _text(path), (path, said)

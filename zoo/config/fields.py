@@ -2,7 +2,7 @@
 
 The configs (zoo/config/defaults.py), the checks of single fields
 (zoo/config/validation.py), the comparison with a saved run (zoo/config/saved.py), the
-help of flags (launch/config_flag.py) and the page docs/fields.md read this list.
+help of flags (launch/config_flag.py) and the page of fields of the site read this list.
 `validate` of zoo/config/validation.py says what fields require of one another.
 """
 
@@ -386,7 +386,7 @@ FIELDS: dict[str, Field] = {
     'hidden',
     Own(_check_decay, 'roles, `all`, or patterns, joined by commas', str),
     'Which weights decay: roles (`hidden`, `embedding`, `vector`), `all`, or patterns '
-    'of paths such as `*/norm`. docs/parameters.md lists roles and paths.',
+    'of paths such as `*/norm`. The page parameters of the site lists roles and paths.',
   ),
   'optimizer.scales': Field(
     {},
