@@ -15,9 +15,14 @@ def equations(jaxpr: jax.extend.core.Jaxpr) -> Iterator[Any]:
 
 
 def carried(jaxpr: jax.extend.core.Jaxpr) -> Iterator[str]:
-  """The type of each array that a scan carries from one iteration to the next."""
+  """The type of each array that a scan carries from one iteration to the next.
+
+  An array that is carried has the same shape within the scan and after it. Other
+  results are stacked, so that they have one more axis after it.
+  """
   for equation in equations(jaxpr):
     if equation.primitive.name == 'scan':
-      first = equation.params['num_consts']
-      last = first + equation.params['num_carry']
-      yield from (str(variable.aval.dtype) for variable in equation.invars[first:last])
+      within = equation.params['jaxpr'].jaxpr.outvars
+      for inner, outer in zip(within, equation.outvars, strict=True):
+        if inner.aval.shape == outer.aval.shape:
+          yield str(outer.aval.dtype)

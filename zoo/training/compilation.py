@@ -168,9 +168,14 @@ def compile_training(training: Training) -> Training:
       warn_of_unsplit(config, mesh, abstract['model'])
     if has_curriculum(config.curriculum):
       log_unended(config, training.task, nnx.merge(training.graph, abstract['model']))
-    measurements = other_core.submit(
-      compile_evaluation, config, training.evaluation, abstract['model'], mesh
-    )
+    # Whether 64 bits are on belongs to a thread.
+    has_64_bits = jax.config.jax_enable_x64
+
+    def compile_measurements() -> Evaluation:
+      with jax.enable_x64(has_64_bits):
+        return compile_evaluation(config, training.evaluation, abstract['model'], mesh)
+
+    measurements = other_core.submit(compile_measurements)
     if jax.process_count() > 1:
       measurements.result()  # All processes must compile programs in the same order.
     key, numbers = replicate((training.key, training.numbers), mesh)
