@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
@@ -169,7 +170,7 @@ def compile_training(training: Training) -> Training:
     if has_curriculum(config.curriculum):
       log_unended(config, training.task, nnx.merge(training.graph, abstract['model']))
     # Whether 64 bits are on belongs to a thread.
-    has_64_bits = jax.config.jax_enable_x64
+    has_64_bits = jnp.result_type(float) == jnp.float64
 
     def compile_measurements() -> Evaluation:
       with jax.enable_x64(has_64_bits):
