@@ -10,7 +10,7 @@ from studies import atlas, headlines
 from studies.headlines import broken, ranking
 from studies.strategies import phases
 from tests.launch.processes import ROOT
-from zoo.measure.statistics import interval
+from zoo.measure.statistics import estimate
 from zoo.reports.plots import from_csv
 
 STUDIES = ROOT / 'studies'
@@ -114,7 +114,7 @@ def test_the_weights_of_the_diagram_are_the_kept_ones():
   for number in diagram.values:
     own = [row for row in rows if row['task.num_urns'] == str(number)]
     weight, left = (
-      interval([float(row[name]) for row in own])
+      estimate([float(row[name]) for row in own])
       for name in ('weight of memorising', 'unexplained')
     )
     said = f'| {number} | {weight.mean:.2f} ± {weight.half:.2f} '
@@ -137,7 +137,7 @@ def test_the_weights_of_context_and_weights_are_the_kept_ones():
     ]
     names = 'weight of context_1', 'weight of weights', 'unexplained'
     for name, cell in zip(names, said.split(' | '), strict=True):
-      found = interval([float(row[name]) for row in own])
+      found = estimate([float(row[name]) for row in own])
       digits = len(cell.split(' ± ')[0].partition('.')[2])
       assert cell == f'{found.mean:.{digits}f} ± {found.half:.{digits}f}', (decay, step)
 

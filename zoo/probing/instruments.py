@@ -31,7 +31,7 @@ from zoo.core.errors import (
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, Estimate, HalfWidth, estimate_of_share
+from zoo.measure.statistics import LEVEL, Estimate, Interval, wilson
 
 # An instrument may return, for a property, a mean with its standard error, a number
 # without error, or None where the property is not defined.
@@ -93,7 +93,7 @@ class Checked(NamedTuple):
     reading: What the instrument returned. None means that it returned no reading, which
       is right for a null model and for a planted model whose truth is None. For
       coverage it is the share of intervals that contain the truth, with Wilson's 95 %
-      interval (`estimate_of_share`).
+      interval (`zoo.measure.statistics.wilson`).
     low: The least value that is right. NaN means that no reading is right. For coverage
       it is the least share that is not refused.
     high: The largest value that is right. NaN means that no reading is right. For
@@ -108,7 +108,7 @@ class Checked(NamedTuple):
   kind: str
   model: str
   name: str
-  reading: Estimate | None
+  reading: Estimate | Interval | None
   low: float
   high: float
   is_right: bool
@@ -243,11 +243,6 @@ def check_instrument(
     rows.append(Checked('null', 'all of them', '', None, *_range(null), False, reason))
   for name, model in planted.items():
     rows += _coverage(function, task, name, model, num_draws, claimed)
-  # Shares have no standard error, so the column of readings has half widths throughout.
-  rows = [
-    row if row.reading is None else row._replace(reading=HalfWidth(*row.reading))
-    for row in rows
-  ]
   check = InstrumentCheck(rows)
   if check.failures:
     raise UserError(
@@ -562,15 +557,12 @@ def _is_right(row: Checked, number: int) -> bool:
 
   The reading is one of `number` readings, by which the interval is widened.
   """
-  from scipy import special  # It is slow to import.
-
   if row.reading is None:
     return row.kind == 'null' or math.isnan(row.low)
-  if math.isnan(row.low):
+  if math.isnan(row.low) or not isinstance(row.reading, Estimate):
     return False
-  mean, stderr = row.reading
-  width = -float(special.ndtri(LEVEL / (2 * max(number, 1)))) * stderr
-  width += _rounding(mean)
+  mean = row.reading.mean
+  width = row.reading.interval(1 - LEVEL / max(number, 1)).half + _rounding(mean)
   return math.isfinite(width) and mean - width <= row.high and mean + width >= row.low
 
 
@@ -628,9 +620,7 @@ def _coverage(
       continue  # No reading has an error above its rounding, or there is no reading.
     hits = np.array([of is not None and _contains(of, truth) for of in readings])
     is_right = bool(least <= hits.sum() <= most)
-    rows.append(
-      Checked('coverage', name, key, estimate_of_share(hits), *ends, is_right)
-    )
+    rows.append(Checked('coverage', name, key, wilson(hits), *ends, is_right))
   return rows
 
 
@@ -651,7 +641,7 @@ def _table_of(rows: Sequence[Checked]) -> str:
 def _words_of(row: Checked) -> Sequence[str]:
   if row.reading is None:
     returned = f'none: {row.reason}' if row.reason else 'none'
-  elif row.reading.stderr:
+  elif row.reading.half:
     returned = f'{row.reading.mean:.3g} ± {row.reading.half:.2g}'
   else:
     returned = f'{row.reading.mean:.3g}'

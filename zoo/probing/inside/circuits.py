@@ -22,7 +22,7 @@ from zoo.measure.predict import Programs
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
-  HalfWidth,
+  Interval,
   above_zero,
   difference,
   estimate,
@@ -116,7 +116,7 @@ class CurvePoint(NamedTuple):
 
   num_edges: int
   recovered: Estimate
-  random: HalfWidth
+  random: Interval
   largest_random: Estimate
 
 
@@ -146,7 +146,7 @@ class Circuit(Tabular):
   edges: list[Edge]
   curve: list[CurvePoint]
   recovered: Estimate
-  random: HalfWidth
+  random: Interval
   largest_random: Estimate
   without: Estimate
   clean: Estimate
@@ -421,7 +421,10 @@ class _Runner:
     function = functools.partial(_moves, graph=self.graph, loss=self.loss)
     moves = self.programs.run(function, [self.model], clean, corrupt)
     shares = ratios(-np.asarray(moves, np.float64).T, gap)
-    return [Estimate(*map(float, pair)) for pair in zip(*shares, strict=True)]
+    return [
+      Estimate(float(mean), float(stderr), len(gap))
+      for mean, stderr in zip(*shares, strict=True)
+    ]
 
   def _run(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
@@ -566,8 +569,9 @@ def _sizes(num_edges: int) -> list[int]:
 
 def _of_random(
   parts: Float[np.ndarray, 's b'], gap: Float[np.ndarray, ' b']
-) -> tuple[HalfWidth, Estimate]:
+) -> tuple[Interval, Estimate]:
   """Returns what one more random set would recover, and the largest share of these."""
   shares, stderrs = ratios(parts.T, gap)
   largest = int(np.argmax(shares))
-  return one_more(shares), Estimate(float(shares[largest]), float(stderrs[largest]))
+  found = Estimate(float(shares[largest]), float(stderrs[largest]), len(gap))
+  return one_more(shares), found

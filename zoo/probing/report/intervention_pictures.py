@@ -115,9 +115,9 @@ def _layer_table(result: Readout) -> Table:
     for layer, (k, low, high) in enumerate(
       zip(match.nearest, match.low, match.high, strict=True)
     ):
-      distance = Estimate(match.distance[layer, k], match.stderr[layer, k])
       steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
-      rows.append((NAMES.get(name, name), str(layer), steps, plus_minus(distance)))
+      distance = plus_minus(match.at(layer, k))
+      rows.append((NAMES.get(name, name), str(layer), steps, distance))
   return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± 95 %'))
 
 
