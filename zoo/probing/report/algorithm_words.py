@@ -75,7 +75,7 @@ def name_layer_algorithms(readout: Readout) -> str:
 
 
 def _left(match: Match, layer: int) -> Estimate:
-  return match.at(layer, match.nearest[layer])
+  return match.at(layer, int(match.nearest[layer]))
 
 
 def _at(name: str, match: Match) -> str:
