@@ -112,7 +112,9 @@ def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
   assert 'not told apart' in three
   assert 'layers.2.mixer.out' in three
   no_gap = sentence(_effects((0.1, 0.1), (0.9, 0.05)))
-  assert 'do not raise the loss beyond its 95 % interval, from 1 to 2' in no_gap
+  assert 'Shares of the gap from 1 to 2 say nothing' in no_gap
+  unsure = sentence(_effects((0.5, 0.1), (0.9, 0.05)))
+  assert 'is less than 8 standard errors from 0' in unsure
 
 
 def test_a_sentence_on_latents_corrects_the_p_value_beside_untrained_models():

@@ -24,11 +24,14 @@ from zoo.measure.statistics import (
   LEVEL,
   Estimate,
   Interval,
+  Share,
   above_zero,
   apart_from_extreme,
   difference_of,
   holm,
+  is_sure,
   p_value_above_zero,
+  why_no_share,
 )
 from zoo.probing.inside.activations import (
   checked_module,
@@ -212,14 +215,17 @@ def sentence(result: Result) -> str:
 
 
 def _gap_sentence(table: Effects) -> str:
-  """Returns a sentence if corrupt prompts do not have the larger loss."""
-  if all(above_zero([table.gap])):
+  """Returns a sentence if the gap of the losses is too small to compare shares."""
+  reason = why_no_share(table.gap, table.clean, table.corrupt, is_loss=True)
+  if reason is None and is_sure(table.gap):
     return ''
-  return (
-    'Corrupt prompts do not raise the loss beyond its 95 % interval, from '
-    f'{table.clean.mean:.3g} to {table.corrupt.mean:.3g}; shares of this gap say '
-    'nothing.'
-  )
+  gap = f'from {table.clean.mean:.3g} to {table.corrupt.mean:.3g}'
+  if reason is None:
+    return (
+      f'The gap {gap} is less than 8 standard errors from 0, so that shares of it are '
+      'not compared; more prompts would tell.'
+    )
+  return f'Shares of the gap {gap} say nothing, since {reason}.'
 
 
 def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
@@ -230,7 +236,7 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   shares: list[tuple[Effect, Estimate]] = [
     (row, share)
     for row in rows
-    if row.site_kind != 'stream' and (share := getattr(row, kind)) is not None
+    if row.site_kind != 'stream' and isinstance(share := getattr(row, kind), Estimate)
   ]
   positive = _surviving(shares, [share for _, share in shares])
   if not positive:
@@ -356,7 +362,7 @@ def _latent_score(
     r2=Estimate(**_numbers(r2)),
     permuted=Estimate(**_numbers(permuted)),
     untrained=None if untrained is None else Interval(**_numbers(untrained)),
-    above_untrained=_estimate(above),
+    above_untrained=None if above is None else Estimate(**_numbers(above)),
     p_value=p,
   )
 
@@ -375,13 +381,15 @@ def _effects(content: Any) -> Effects:
     Estimate(**_numbers(clean)),
     Estimate(**_numbers(corrupt)),
     Estimate(**_numbers(gap)),
-    Rows(Effect(*row[:3], *map(_estimate, row[3:7]), site_kind=row[7]) for row in rows),
+    Rows(Effect(*row[:3], *map(_share, row[3:7]), site_kind=row[7]) for row in rows),
     *rest,
   )
 
 
-def _estimate(content: dict[str, Any] | None) -> Estimate | None:
-  return None if content is None else Estimate(**_numbers(content))
+def _share(content: dict[str, Any] | None) -> Share | None:
+  if content is None:
+    return None
+  return (Interval if 'low' in content else Estimate)(**_numbers(content))
 
 
 def _numbers(content: dict[str, Any]) -> dict[str, float]:
