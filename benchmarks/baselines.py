@@ -5,17 +5,16 @@
   python -m benchmarks.baselines --num_prompts=2048 --out=docs/results/baselines.csv
 
 The known values come from formulas and from other code. docs/baselines has them with
-their sources.
+their sources. In the printed table ± is half of a 95 % interval; the file has standard
+errors.
 """
-
-import csv
-import io
 
 from absl import flags
 from tqdm import tqdm
 
 from launch import cli
 from zoo.core.errors import RunError, check_count, check_name
+from zoo.core.tables import to_csv
 from zoo.host.files import user_path, write_atomically
 
 flags.adopt_module_key_flags(cli)
@@ -50,13 +49,11 @@ def main() -> None:
   references = [reference for reference in references if reference.task in wanted]
   measured = reference_values.measure(references, num_prompts, seed)
   rows = list(tqdm(measured, 'baselines', len(references), unit='value', disable=None))
-  cells = [row.cells() for row in rows]
   header = ['task', 'baseline', 'k', 'quantity', 'known', 'measured', 'deviation']
-  print(Table([row[:-1] for row in cells], header).text())
+  print(Table([row.cells() for row in rows], header).text())
   if out is not None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator='\n').writerows([[*header, 'source'], *cells])
-    write_atomically(out, text.getvalue())
+    records = [row.record() for row in rows]
+    write_atomically(out, to_csv(records[0], records))
   # A deviation is expected where the source says why the values differ.
   expected = [row for row in rows if row.reference.source.startswith('differs')]
   beyond = [row for row in rows if abs(row.deviation) > _LIMIT and row not in expected]

@@ -23,6 +23,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.estimators.baselines import HostBaseline
 from zoo.measure.curves import sample_losses
+from zoo.measure.statistics import half_of
 
 _NUM_HOST_PROMPTS = 600
 # Rounding in float32 may change a value by this share of max(|value|, 1).
@@ -86,16 +87,11 @@ class Row(NamedTuple):
     error = math.hypot(self.standard_error, known.standard_error)
     return gap / error if error else math.inf
 
-  def cells(self) -> list[str]:
-    """Returns the row of the table that shows both values."""
+  def record(self) -> dict[str, str]:
+    """Returns both values with their standard errors, by the column of the file."""
     reference = self.reference
     divisor = '' if reference.divisor == 1 else f' / {reference.divisor:g}'
-    known = f'{reference.value:.4g}'
-    if reference.standard_error:
-      known += f' ± {reference.standard_error:.2g}'
-    measured = f'{self.measured:.4g}'
-    if math.isfinite(self.standard_error):
-      measured += f' ± {self.standard_error:.2g}'
+    error, known_error = self.standard_error, reference.standard_error
     deviation = '' if math.isnan(self.deviation) else f'{self.deviation:+.2f}'
     if self.deviation == 0:  # The values agree up to rounding.
       deviation = '0'
@@ -103,16 +99,29 @@ class Row(NamedTuple):
       part.strip().replace('"', '').replace(': ', '=')
       for part in reference.arguments.strip('{}').split(',')
     )
-    return [
-      f'{reference.task}({arguments})',
-      reference.baseline,
-      reference.num_examples,
-      reference.quantity + divisor,
-      known,
-      measured,
-      deviation,
-      reference.source,
-    ]
+    return {
+      'task': f'{reference.task}({arguments})',
+      'baseline': reference.baseline,
+      'k': reference.num_examples,
+      'quantity': reference.quantity + divisor,
+      'known': f'{reference.value:.4g}',
+      'known_stderr': f'{known_error:.2g}' if known_error else '',
+      'measured': f'{self.measured:.4g}',
+      'measured_stderr': f'{error:.2g}' if math.isfinite(error) else '',
+      'deviation': deviation,
+      'source': reference.source,
+    }
+
+  def cells(self) -> list[str]:
+    """Returns the row of the printed table, ± half of 95 % intervals."""
+    record, known_error = self.record(), self.reference.standard_error
+    known, measured = record['known'], record['measured']
+    if known_error:
+      known += f' ± {half_of(known_error):.2g}'
+    if math.isfinite(self.standard_error):
+      measured += f' ± {half_of(self.standard_error):.2g}'
+    head = record['task'], record['baseline'], record['k'], record['quantity']
+    return [*head, known, measured, record['deviation']]
 
 
 def read_references(folder: pathlib.Path) -> list[Reference]:

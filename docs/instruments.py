@@ -124,7 +124,7 @@ A 95 % interval should contain the truth in 95 % of repetitions. Each row of thi
 is a kind of estimate, on one model whose truth is known. Its last column is the share
 of 200 repetitions in which the interval contained the truth. The number after ± is the
 distance from this share to the farther end of Wilson's 95 % interval
-(`zoo.measure.statistics.estimate_of_share`). By the binomial test at 5 %, the shares
+(`zoo.measure.statistics.wilson`). By the binomial test at 5 %, the shares
 0.900 and 0.910 are below 0.95, and the other five are not seen to differ from it. The
 mean of the seven shares is 0.93, so these intervals are a little too narrow: they miss
 the truth in some 7 % of repetitions where 5 % is meant. For this reason the tests of

@@ -27,7 +27,7 @@ from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.parts import Part
-from zoo.measure.statistics import estimate_of_few
+from zoo.measure.statistics import estimate
 from zoo.reports.plots import Panel, Plot, write_plot
 from zoo.storage.rows import read_rows
 
@@ -424,7 +424,7 @@ def _text(measured: Measured) -> str:
   numbers = by_seed(measured)
   if len(numbers) == 1:
     return f'{numbers[0]:.5g}'
-  mean = estimate_of_few(numbers)
+  mean = estimate(numbers)
   ends = f'{min(numbers):.4g} to {max(numbers):.4g}'
   return f'{mean.mean:.4g} ± {mean.half:.2g} ({ends})'
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 import zoo
 from tests.compare import assert_close, refuses
@@ -168,7 +169,7 @@ def test_the_table_has_a_row_for_each(compared):
   assert rows[0][3] == ''  # the model minus itself
   mean, stderr = by_name['model']['mean'][-1], by_name['model']['standard_error'][-1]
   assert (
-    rows[0][1] == f'{mean:.4f} ± {1.959964 * stderr:.4f}'
+    rows[0][1] == f'{mean:.4f} ± {stats.t.ppf(0.975, _N - 1) * stderr:.4f}'
   )  # half of a 95 % interval
 
 

@@ -22,7 +22,7 @@ from zoo.estimators.linear import Ridge
 from zoo.measure.comparison import compare
 from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.measure.predict import Programs, sample_batches
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import estimate
 
 _D, _C, _N = 3, 4, 40
 # A moment of float32 sums in another order, of predictions that cancel.
@@ -136,9 +136,7 @@ def test_a_curve_has_means_medians_and_standard_errors():
   np.testing.assert_allclose(curve.median, np.median(values, axis=0))
   deviation = np.sqrt(np.sum((values - values.mean(0)) ** 2, axis=0) / (_N - 1))
   np.testing.assert_allclose(curve.standard_error, deviation / np.sqrt(_N))
-  halves = [
-    Estimate(*of).half for of in zip(curve.mean, curve.standard_error, strict=True)
-  ]
+  halves = [estimate(column).half for column in values.T]
   np.testing.assert_allclose(curve.half, halves)
   every = summarise(np.ones((3, 5)))
   np.testing.assert_array_equal(every.num_examples, range(5))

@@ -4,12 +4,12 @@ import pytest
 
 from zoo.core.tables import (
   Table,
-  format_estimate,
   format_exact,
   format_mean,
   format_table,
   to_csv,
 )
+from zoo.measure.statistics import format_estimate
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():
@@ -28,6 +28,7 @@ def test_columns_without_any_content_are_left_out():
 
 def test_a_mean_is_shown_without_an_error_that_is_unknown():
   assert format_estimate(1.5, 0.25) == '1.5000 ± 0.4900'
+  assert format_estimate(1.5, 0.25, num=2) == '1.5000 ± 3.1766'
   assert format_estimate(1.5, None) == '1.5000'
   assert format_estimate(None, None) == '-'
 

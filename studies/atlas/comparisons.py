@@ -14,7 +14,14 @@ from studies.atlas.results import (
   at_budget,
   scale_of,
 )
-from zoo.measure.statistics import Interval, holm, interval, t_test, welch_test
+from zoo.measure.statistics import (
+  Estimate,
+  Interval,
+  estimate,
+  holm,
+  t_test,
+  welch_test,
+)
 
 REFERENCE = 'softmax'  # the model with which others are compared
 # These models have linear attention only, and cannot add an offset to a prediction.
@@ -139,16 +146,15 @@ class GuessChange(NamedTuple):
     return 'linear attention' if is_linear else 'other models'
 
   @property
-  def loss(self) -> Interval:
+  def loss(self) -> Estimate:
     """The loss with the guess minus the loss without it, paired by seed and prompt."""
-    return interval(_differences(self))
+    return estimate(_differences(self))
 
   @property
-  def share(self) -> Interval:
+  def share(self) -> Estimate:
     """`loss` divided by the loss with the guess 0, whose own error is ignored."""
-    mean, low, high = self.loss
-    whole = self.reference.loss.mean
-    return Interval(mean / whole, low / whole, high / whole)
+    loss, whole = self.loss, self.reference.loss.mean
+    return Estimate(loss.mean / whole, loss.stderr / whole, loss.num)
 
 
 def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
@@ -184,7 +190,7 @@ class Pool(NamedTuple):
   kind: str
 
 
-def pooled(effects: Sequence[GuessChange]) -> dict[Pool, Interval]:
+def pooled(effects: Sequence[GuessChange]) -> dict[Pool, Estimate]:
   """Returns the mean of `GuessChange.share` over the models of each kind.
 
   The 95 % intervals are over models. A kind with a single model is left out.
@@ -193,4 +199,4 @@ def pooled(effects: Sequence[GuessChange]) -> dict[Pool, Interval]:
   for effect in effects:
     pool = Pool(*effect.row.prompts, effect.row.guess, effect.kind)
     groups.setdefault(pool, []).append(effect.share.mean)
-  return {pool: interval(of) for pool, of in groups.items() if len(of) > 1}
+  return {pool: estimate(of) for pool, of in groups.items() if len(of) > 1}

@@ -22,7 +22,7 @@ from studies.atlas.results import (
   scale_of,
   share_in_words,
 )
-from zoo.measure.statistics import Interval
+from zoo.measure.statistics import Estimate
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.rows import RowPoint, plot_rows
@@ -285,7 +285,7 @@ def effects(changed: Sequence[GuessChange], *, ax: Ax = None) -> list[Axes]:
   return plot_rows(panels, axis, _COLOURS, level=0.0, ax=ax)
 
 
-def _in_percent(share: Interval) -> tuple[float, float]:
+def _in_percent(share: Estimate) -> tuple[float, float]:
   """Returns the mean and half of the interval, in %."""
   return 100 * share.mean, 100 * share.half
 
@@ -336,9 +336,10 @@ def _intervals(
   """Returns the losses of rows with 95 % intervals, which one seed does not have."""
   ends = []
   for row in rows:
-    mean, low, high = row.loss
-    is_known = math.isfinite(row.loss.half)
-    ends.append((mean, low, high) if is_known else (mean, mean, mean))
+    loss = row.loss
+    is_known = math.isfinite(loss.half)
+    half = loss.half if is_known else 0.0
+    ends.append((loss.mean, loss.mean - half, loss.mean + half))
   return Series(name, 'curve', colour, tuple(map(float, x)), *zip(*ends, strict=True))
 
 

@@ -201,10 +201,10 @@ def shares_beside_softmax(rows: Sequence[AtlasRow], task: str) -> Table:
 
 def _beside(rows: Sequence[AtlasRow], difference: Difference) -> list[str]:
   """Returns the share of a model, its difference from softmax, and the verdict."""
-  mean, low, high = share_difference(rows, difference)
-  gap = f'{mean:+.3f}'
-  if not math.isnan(low):
-    gap += f' ({low:+.3f} to {high:+.3f})'
+  found = share_difference(rows, difference)
+  gap = f'{found.mean:+.3f}'
+  if not math.isnan(found.low):
+    gap += f' ({found.low:+.3f} to {found.high:+.3f})'
   return [_share(rows, difference.row), gap.replace('-', '−'), difference.word]
 
 

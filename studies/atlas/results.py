@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.tables import to_csv as write_csv
-from zoo.measure.statistics import Interval, interval
+from zoo.measure.statistics import Estimate, estimate
 
 # How the loss of a model is known, and then how that of a baseline is.
 TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'
@@ -119,15 +119,14 @@ class AtlasRow:
     return self.model, self.task, self.guess, self.context_length
 
   @property
-  def loss(self) -> Interval:
+  def loss(self) -> Estimate:
     """The mean loss over the seeds with its 95 % t interval.
 
     A loss without seeds, from a formula or of a baseline, has an interval of width 0.
     """
     if self.known in (EXACT, SAMPLED, LOWEST):
-      risk = self.losses[0]
-      return Interval(risk, risk, risk)
-    return interval(self.losses)
+      return Estimate(self.losses[0], 0.0)
+    return estimate(self.losses)
 
 
 def to_csv(rows: Iterable[AtlasRow]) -> str:
@@ -140,7 +139,8 @@ def to_csv(rows: Iterable[AtlasRow]) -> str:
 def _cells(row: AtlasRow) -> dict[str, str]:
   values = dataclasses.asdict(row)
   if row.losses and all(map(math.isfinite, row.losses)):
-    values |= dict(zip(_DERIVED, row.loss, strict=True))
+    ends = row.loss.mean, row.loss.low, row.loss.high
+    values |= dict(zip(_DERIVED, ends, strict=True))
   return {name: _text(value) for name, value in values.items()}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from studies.atlas.comparisons import GuessChange, changes, differences, pooled
 from studies.atlas.results import TRAINED, AtlasRow
-from zoo.measure.statistics import Interval
+from zoo.measure.statistics import Estimate
 from zoo.reports import Table
 
 
@@ -64,13 +64,13 @@ def _changes_table(effects: Sequence[GuessChange]) -> Table:
   return Table(rows, header, 'what the guess changes, paired by seed and prompt')
 
 
-def _percent(share: Interval) -> str:
-  mean, low, high = share
-  return _format(Interval(100 * mean, 100 * low, 100 * high), '.1f')
+def _percent(share: Estimate) -> str:
+  percent = Estimate(100 * share.mean, 100 * share.stderr, share.num)
+  return _format(percent, '.1f')
 
 
-def _format(measured: Interval, form: str = '.3g') -> str:
+def _format(measured: Estimate, form: str = '.3g') -> str:
   """Returns a mean ± half its interval; the mean alone if it has no interval."""
-  if measured.half == 0 or math.isinf(measured.half):
+  if measured.half == 0 or math.isnan(measured.half):
     return f'{measured.mean:{form}}' + (' (one seed)' if measured.half else '')
   return f'{measured.mean:{form}} ± {measured.half:{form}}'

@@ -6,7 +6,7 @@ from typing import Any
 from studies.llm.prompts import WITH, WITHOUT
 from studies.llm.readouts import READOUTS
 from studies.llm.summary import Line, answers
-from zoo.core.tables import Z_95, format_table
+from zoo.core.tables import format_table
 from zoo.reports import plots
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
@@ -62,7 +62,9 @@ def table(summary: Mapping[str, Any]) -> str:
 def _loss(numbers: Mapping[str, Any]) -> str:
   if numbers['loss'] is None:
     return '-'
-  error = '' if numbers['stderr'] is None else f' ± {Z_95 * numbers["stderr"]:.3f}'
+  error = (
+    '' if numbers['stderr'] is None else f' ± {numbers["high"] - numbers["loss"]:.3f}'
+  )
   return f'{numbers["loss"]:.3f}{error}'
 
 

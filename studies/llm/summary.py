@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64
 from studies.llm.guesses import LabelScale
 from studies.llm.prompts import ARMS, WITH, WITHOUT
 from studies.llm.readouts import READOUTS
-from zoo.measure.statistics import estimate, interval
+from zoo.measure.statistics import estimate
 
 BASELINES = 'guess', 'context_mean', 'constant'
 
@@ -92,7 +92,8 @@ def _mean(values: Losses, name: str) -> dict[str, Any]:
   if known.size:
     mean = float(known.mean())
   if known.size > 1:
-    stderr, (_, low, high) = estimate(known).stderr, interval(known)
+    found = estimate(known)
+    stderr, low, high = found.stderr, found.low, found.high
   return {'num': known.size, name: mean, 'stderr': stderr, 'low': low, 'high': high}
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from studies.strategies.series import FittedRun
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, holm, interval, t_test
+from zoo.measure.statistics import LEVEL, estimate, holm, t_test
 
 SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '
 
@@ -343,5 +343,5 @@ def _mean_and_half(values: Float[np.ndarray, ' seed']) -> str:
   known = values[~np.isnan(values)]
   if not known.size:
     return '-'
-  mean = interval(known)
+  mean = estimate(known)
   return f'{mean.mean:.3f}' + (f' ± {mean.half:.3f}' if len(known) > 1 else '')

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from studies.strategies.phases import SEED, Diagram, mean_over_seeds
 from studies.strategies.series import FittedRun
-from zoo.measure.statistics import Estimate, interval
+from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.nearest_strategies.mixtures import Strategies
 from zoo.reports.plots import Panel, Series, plot_panels
 from zoo.reports.style import (
@@ -239,7 +239,7 @@ def _line(
   for of_step in values.T:
     known = of_step[~np.isnan(of_step)]
     mean = float(known.mean()) if known.size else math.nan
-    half = interval(known).half if known.size > 1 else 0.0
+    half = estimate(known).half if known.size > 1 else 0.0
     ends.append((mean, mean - half, mean + half))
   means, lows, highs = zip(*ends, strict=True)
   return Series(name, kind, colour, tuple(map(float, steps)), means, lows, highs)

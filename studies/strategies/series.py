@@ -113,7 +113,8 @@ class Fitter:
   def row(self, model: Predictor) -> dict[str, Any]:
     """Returns the fit of a model and the losses of the predictors, as JSON can hold."""
     known = self._known()
-    return {'fit': _fit(model, known, self._by_prompt), 'losses': _losses(known)}
+    losses = {name: vars(loss) for name, loss in _losses(known).items()}
+    return {'fit': _fit(model, known, self._by_prompt), 'losses': losses}
 
   def _known(self) -> Known:
     key = _prompts_of(self._config, self._task)
@@ -132,7 +133,7 @@ class Fitter:
     *_, last = rows.values()
     return FittedRun(
       {step: _from_json(rows[step]['fit']) for step in sorted(rows)},
-      {name: Estimate(*loss) for name, loss in last['losses'].items()},
+      {name: Estimate(**loss) for name, loss in last['losses'].items()},
       _nats(self._config, self._task),
     )
 
@@ -257,7 +258,7 @@ def _losses(known: Known) -> dict[str, Estimate]:
 
 def _from_json(fit: dict[str, Any]) -> Fit:
   unexplained, by_prompt = (
-    None if fit[name] is None else Estimate(*fit[name])
+    None if fit[name] is None else Estimate(**fit[name])
     for name in ('unexplained', 'by_prompt')
   )
   return Fit(fit['weights'], fit['stderrs'], unexplained, by_prompt)

@@ -38,7 +38,7 @@ def calibration_picture(trial: Trial, found: PitHistogram | Reliability) -> Figu
   """
   title = f'{trial.name} on {trial.table.name}'
   if isinstance(found, Reliability):
-    title += f': expected calibration error {plus_minus(found.ece)}'
+    title += f': expected calibration error {found.ece:.3f}'
   return drawing_of(plot_calibration(found, title))
 
 
@@ -91,7 +91,7 @@ def in_words(found: PitHistogram | Reliability) -> str:
     return (
       'How often the most probable class is the label, by its probability. Points '
       'below the line are too sure. The expected calibration error is '
-      f'{plus_minus(found.ece)}; that of a calibrated predictor exceeds '
+      f'{found.ece:.3f}; that of a calibrated predictor exceeds '
       f'{found.null:.3f} on the queries of one split with a probability of 5 %.'
     )
   outer = found.bins[0].share.mean + found.bins[-1].share.mean

@@ -35,11 +35,8 @@ from zoo.measure.calibration import (
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
-  HalfWidth,
   estimate,
-  estimate_of_few,
   ratio,
-  resampled_means,
 )
 from zoo.storage.rows import weights_digest
 
@@ -63,9 +60,9 @@ class NumberScores(NamedTuple):
   """
 
   method: str
-  r2: HalfWidth
-  rmse: HalfWidth
-  nll: HalfWidth | None
+  r2: Estimate
+  rmse: Estimate
+  nll: Estimate | None
 
 
 class ClassScores(NamedTuple):
@@ -79,9 +76,9 @@ class ClassScores(NamedTuple):
   """
 
   method: str
-  accuracy: HalfWidth
-  log_loss: HalfWidth
-  auc: HalfWidth | None
+  accuracy: Estimate
+  log_loss: Estimate
+  auc: Estimate | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +350,7 @@ def _comparison(
   rows = Rows[Any]()
   for name, splits in by_method.items():
     scores = {
-      field: estimate_of_few([split[field] for split in splits])
+      field: estimate([split[field] for split in splits])
       if field in splits[0]
       else None
       for field in kind._fields[1:]
@@ -376,7 +373,7 @@ def _pit_histogram(bins: Float[np.ndarray, 's n']) -> PitHistogram:
   shares = bins / bins.sum(axis=1, keepdims=True)
   edges = np.arange(_NUM_BINS + 1) / _NUM_BINS
   found = tuple(
-    PitBin(float(edges[i]), float(edges[i + 1]), HalfWidth(*estimate(shares[:, i])))
+    PitBin(float(edges[i]), float(edges[i + 1]), estimate(shares[:, i]))
     for i in range(_NUM_BINS)
   )
   p_value = float(stats.chisquare(bins.mean(axis=0)).pvalue)
@@ -398,12 +395,11 @@ def _reliability(bins: Float[np.ndarray, 's n 3']) -> Reliability:
         float(edges[i + 1]),
         int(number),
         float(sums[:, i].sum() / number) if number else math.nan,
-        HalfWidth(*ratio(hits[:, i], counts[:, i])) if number else None,
+        ratio(hits[:, i], counts[:, i]) if number else None,
       )
     )
   queries = counts.sum(axis=1, keepdims=True)
   gaps = (hits - sums) / queries
-  resampled = np.abs(resampled_means(gaps, _NUM_RESAMPLED)).sum(axis=1)
   of_split = np.round(counts.mean(axis=0)).astype(int)
   confidence = np.array(
     [0.0 if math.isnan(each.confidence) else each.confidence for each in found]
@@ -414,7 +410,7 @@ def _reliability(bins: Float[np.ndarray, 's n 3']) -> Reliability:
   errors = np.abs(drawn - of_split * confidence).sum(axis=1) / of_split.sum()
   return Reliability(
     bins=tuple(found),
-    ece=Estimate(float(np.abs(gaps.mean(axis=0)).sum()), float(resampled.std(ddof=1))),
+    ece=float(np.abs(gaps.mean(axis=0)).sum()),
     null=float(np.quantile(errors, 0.95)),
     num_prompts=int(counts.sum()),
   )

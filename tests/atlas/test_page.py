@@ -7,7 +7,7 @@ from scipy import stats
 from studies import atlas
 from studies.atlas import comparisons, results
 from tests.launch.processes import ROOT
-from zoo.measure.statistics import interval
+from zoo.measure.statistics import estimate
 
 
 def _text(path):
@@ -29,12 +29,14 @@ def _over_seeds(effects):
   changes = [
     np.divide(effect.row.losses, effect.reference.losses) - 1 for effect in effects
   ]
-  return interval(np.mean(changes, axis=0))
+  return estimate(np.mean(changes, axis=0))
 
 
 def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   (tokens, outside) = comparisons.pooled(effects).values()
-  low, high = (f'{100 * end:.1f}'.replace('-', '−') for end in tokens[1:])
+  low, high = (
+    f'{100 * end:.1f}'.replace('-', '−') for end in (tokens.low, tokens.high)
+  )
   in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %'
   ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
   for path in 'studies/atlas/README.md', 'docs/how_sure.md', 'docs/results.md':
@@ -70,7 +72,9 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
     ('ttt', '`ttt` has the largest mean change,'),
     ('delta', '`delta` varies most between seeds: it is'),
   ):
-    mean, low, high = (_percent(number, 0) for number in shares[model].share)
+    share = shares[model].share
+    ends = share.mean, share.low, share.high
+    mean, low, high = (_percent(number, 0) for number in ends)
     assert f'{said} {mean} % ({low} to {high} %)' in page
 
 
@@ -111,8 +115,8 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
   assert all(trained[row.cell] == (row.rate, row.steps) for row in again)
   outside = comparisons.changes(again)
   others = [effect for effect in outside if effect.kind == 'other models']
-  ((mean, low, high),) = comparisons.pooled(outside).values()
-  mean, low, high = (_percent(number, 0) for number in (mean, low, high))
+  (pool,) = comparisons.pooled(outside).values()
+  mean, low, high = (_percent(end, 0) for end in (pool.mean, pool.low, pool.high))
   said = f'{mean} % ({low} to {high} %)'
   for path in (
     'README.md',
@@ -176,7 +180,8 @@ def test_what_is_said_of_two_layers_of_linear_attention(effects):
     'the guess in the tokens has p = {:.2f} and the guess outside the model p = {:.3f}'
   )
   assert said.format(*p_values) in page
-  mean, low, high = (abs(100 * end) for end in by_guess['residual'].share)
+  share = by_guess['residual'].share
+  mean, low, high = (abs(100 * end) for end in (share.mean, share.low, share.high))
   assert f'by {mean:.0f} % ({high:.0f} to {low:.0f} %)' in page
 
 
@@ -213,8 +218,8 @@ def test_the_table_of_linear_regression_is_that_of_the_kept_rows():
   intervals = [comparisons.share_difference(rows, one) for one in linear]
   apart = [
     one.row.model
-    for one, (_, low, high) in zip(linear, intervals, strict=True)
-    if low * high > 0 and one.word == 'not seen to differ'
+    for one, found in zip(linear, intervals, strict=True)
+    if found.low * found.high > 0 and one.word == 'not seen to differ'
   ]
   alike = sum(one.word == 'not seen to differ' for one in linear)
   assert (len(linear), alike, len(apart)) == (18, 16, 9)
@@ -227,7 +232,9 @@ def test_the_table_of_linear_regression_is_that_of_the_kept_rows():
     for one, interval in zip(linear, intervals, strict=True)
     if one.row.model == 'mamba2'
   ]
-  mean, low, high = (f'{number:.3f}' for number in mamba2)
+  mean, low, high = (
+    f'{number:.3f}' for number in (mamba2.mean, mamba2.low, mamba2.high)
+  )
   said = f'leaves {mean} more than softmax attention, with an uncorrected 95 % interval'
   assert f'{said} from {low} to {high}' in _text('studies/atlas/README.md')
 

@@ -50,7 +50,7 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert first.loss.mean == pytest.approx(-4 / 3)
   wanted = stats.ttest_rel([2, 2.5, 3.5], [3, 4, 5])
   low, high = wanted.confidence_interval(0.95)
-  assert first.loss[1:] == pytest.approx((low, high))
+  assert (first.loss.low, first.loss.high) == pytest.approx((low, high))
   assert first.share.mean == pytest.approx(-1 / 3)
   # By Holm the smallest of four is multiplied by four; here two are the smallest.
   assert first.p_value == pytest.approx(4 * wanted.pvalue)
@@ -319,12 +319,12 @@ def test_shares_beside_softmax_have_plain_welch_intervals():
   welch: Any = stats.ttest_ind(
     np.divide(gla.row.losses, 9), np.divide(gla.reference.losses, 9), equal_var=False
   )
-  mean, low, high = comparisons.share_difference(rows, gla)
-  assert mean == pytest.approx(-0.7 / 9)
-  assert (low, high) == pytest.approx(tuple(welch.confidence_interval()))
+  found = comparisons.share_difference(rows, gla)
+  assert found.mean == pytest.approx(-0.7 / 9)
+  assert (found.low, found.high) == pytest.approx(tuple(welch.confidence_interval()))
   # A single seed has no interval, and cannot be tested.
-  mean, low, high = comparisons.share_difference(rows, ttt)
-  assert (mean, math.isnan(low), math.isnan(high)) == (
+  found = comparisons.share_difference(rows, ttt)
+  assert (found.mean, math.isnan(found.low), math.isnan(found.high)) == (
     pytest.approx(0.39, abs=0.002),
     True,
     True,

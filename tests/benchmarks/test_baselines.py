@@ -32,7 +32,7 @@ def values(tmp_path):
 def test_a_deviation_has_a_sign_and_0_is_a_value_that_agrees_to_rounding():
   def cell(value: float, measured: float) -> str:
     reference = Reference('a', '{}', 'ols', '2', 'loss', 1.0, value, 0.1, 'formula')
-    return Row(reference, measured, 0.0).cells()[-2]
+    return Row(reference, measured, 0.0).cells()[-1]
 
   assert [cell(0.5, m) for m in (0.5, 0.5001, 0.4999)] == ['0', '+0.00', '-0.00']
   assert cell(0.5, 0.62) == '+1.20'
@@ -74,12 +74,12 @@ def test_the_table_is_written(call, tmp_path, values):
   name = 'linear_regression(num_features=2, context_length=3)'
   assert lines[1].startswith(f'{name}  ')
   assert lines[1].split()[3:7] == ['2', 'loss', '/', '2']
-  assert lines[1].split()[7:10] == ['0', '±', '0.01']
+  assert lines[1].split()[7:10] == ['0', '±', '0.02']
   assert lines[-1] == '2 values, 0 beyond 4 standard errors'
   header, *rows = csv.reader(page.read_text().splitlines())
-  assert header[:5] == ['task', 'baseline', 'k', 'quantity', 'known']
+  assert header[:6] == ['task', 'baseline', 'k', 'quantity', 'known', 'known_stderr']
   assert [row[1] for row in rows] == ['ols', 'zero']
-  assert rows[0][:5] == [name, 'ols', '2', 'loss / 2', '0 ± 0.01']
+  assert rows[0][:6] == [name, 'ols', '2', 'loss / 2', '0', '0.01']
   assert rows[0][-1] == 'formula'
 
 

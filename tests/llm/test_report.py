@@ -129,7 +129,8 @@ def test_the_table_and_the_figure_hold_the_numbers():
   for readout, name in READOUTS.items():
     for arm in ('without_guess', 'with_guess'):
       numbers = summary['arms'][arm][readout]
-      assert f'{numbers["loss"]:.3f} ± {1.959964 * numbers["stderr"]:.3f}' in told
+      half = stats.t.ppf(0.975, numbers['num_parsed'] - 1) * numbers['stderr']
+      assert f'{numbers["loss"]:.3f} ± {half:.3f}' in told
     assert name in told
   (row,) = (line for line in told.splitlines() if line.startswith('free generation'))
   assert row.split()[9:11] == ['80%', '3']  # answers, and copies of the guess

@@ -32,7 +32,7 @@ def setting():
         rngs=nnx.Rngs(0),
       )
     )
-  clean = task.sample(jax.random.key(0), 24)
+  clean = task.sample(jax.random.key(0), 240)
   corrupt = task.redraw(jax.random.key(1), clean, 'inputs')
   double_of = functools.partial(jax.tree.map, lambda array: np.asarray(array, float))
   clean, corrupt = double_of(clean), double_of(corrupt)

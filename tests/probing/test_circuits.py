@@ -82,14 +82,16 @@ def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
 def test_a_random_set_that_recovers_all_is_not_hidden_in_the_mean():
   shares = np.array([1.0] + [0.0] * 9)
   gap = np.random.default_rng(0).uniform(1, 3, size=64)
-  random, largest = _of_random(shares[:, None] * gap, gap)
+  clean = np.ones(64)
+  losses = clean + (1 - shares[:, None]) * gap  # They recover these shares of the gap.
+  random, largest = _of_random(losses, clean, clean + gap)
   assert random.mean == pytest.approx(0.1)
   # The standard deviation of the shares is √0.1, and t = 2.262 with 9 degrees of
   # freedom. Prompts add nothing: one more set is on the same prompts.
   assert random.half == pytest.approx(2.262 * np.sqrt(0.1 * (1 + 1 / 10)), rel=1e-3)
   # A circuit that recovers 0.9 is worse than one of ten random sets.
   assert largest.mean == pytest.approx(1)
-  assert largest.stderr == pytest.approx(0, abs=1e-9)
+  assert largest.half == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize('keep', ['query', None])

@@ -25,7 +25,7 @@ from tests.probing.test_task_vectors import _Constants, _mean_label
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.measure.predict import Programs
-from zoo.measure.statistics import Estimate, estimate_of_share, plus_minus
+from zoo.measure.statistics import Estimate, plus_minus, wilson
 from zoo.probing import Planted, null_models
 from zoo.probing.instruments import Checked, _apart_from_null
 from zoo.theory import constructions
@@ -872,7 +872,7 @@ def test_a_coverage_is_wrong_if_its_hits_are_improbable(hits, claimed, is_right)
     return
   row = _checked(_hitting(hits), **arguments).rows[-1]
   assert row.kind == 'coverage'
-  share = estimate_of_share(np.arange(200) < hits)
+  share = wilson(np.arange(200) < hits)
   assert row.reading == share
   assert row.low <= share.mean <= row.high
 
@@ -913,7 +913,7 @@ def test_a_claimed_coverage_is_a_share_or_two(coverage):
 def test_the_shares_of_the_documents_are_those_of_200_repetitions():
   found = runpy.run_path(str(ROOT / 'docs' / 'instruments.py'))
   for *_, shown in found['_COVERAGE']:
-    share = estimate_of_share(np.arange(200) < round(200 * float(shown.split()[0])))
+    share = wilson(np.arange(200) < round(200 * float(shown.split()[0])))
     assert plus_minus(share) == shown
 
 

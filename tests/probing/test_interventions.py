@@ -15,7 +15,7 @@ from tests.compare import refuses
 from tests.probing.models import table
 from tests.settings import isotropic
 from tests.weights import drawn
-from zoo.measure.statistics import Estimate, HalfWidth
+from zoo.measure.statistics import Estimate, Interval
 from zoo.probing import Effect, Effects, Rows
 from zoo.probing.inside.latents import PROMPT, LatentScore
 from zoo.probing.report import intervention_report, interventions
@@ -112,15 +112,17 @@ def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
   assert 'not told apart' in three
   assert 'layers.2.mixer.out' in three
   no_gap = sentence(_effects((0.1, 0.1), (0.9, 0.05)))
-  assert 'do not raise the loss beyond its 95 % interval, from 1 to 2' in no_gap
+  assert 'Shares of the gap from 1 to 2 say nothing' in no_gap
+  unsure = sentence(_effects((0.5, 0.1), (0.9, 0.05)))
+  assert 'is less than 8 standard errors from 0' in unsure
 
 
 def test_a_sentence_on_latents_corrects_the_p_value_beside_untrained_models():
   def score(site, p_value):
-    nothing = HalfWidth(0.0, 0.01)
-    above = HalfWidth(0.5, 0.1)  # It is 0 with the p value 3e-7 if it is normal.
-    share = Estimate(0.9, 0.01)
-    return LatentScore(site, 'w', share, nothing, nothing, above, p_value)
+    nothing = Estimate(0.0, 0.01)
+    above = Estimate(0.5, 0.1)  # It is 0 with the p value 3e-7 if it is normal.
+    share, untrained = Estimate(0.9, 0.01), Interval(0.0, -0.01, 0.01)
+    return LatentScore(site, 'w', share, nothing, untrained, above, p_value)
 
   prompt = LatentScore(PROMPT, 'w', Estimate(0.0, 0.01), Estimate(0.0, 0.01))
   for p_value, start in ((0.02, 'From no site'), (0.001, 'A linear map')):
@@ -180,7 +182,7 @@ def test_colours_begin_at_0_unless_a_share_is_negative():
 
 
 def test_a_report_that_goes_on_has_the_same_columns():
-  apart = HalfWidth(0.5, 0.1), HalfWidth(0.4, 0.2)
+  apart = Interval(0.5, 0.4, 0.6), Estimate(0.4, 0.2, 3)
   scores = [
     LatentScore(PROMPT, 'w', Estimate(0.0, 0.01), Estimate(0.0, np.nan)),
     LatentScore('site', 'w', Estimate(0.9, 0.01), Estimate(0.0, 0.01), *apart, 0.02),

@@ -132,7 +132,7 @@ def test_a_path_may_be_open_at_the_clean_value_alone():
   clean = dataclasses.replace(corrupt, y=corrupt.y + 20)
   clean = dataclasses.replace(clean, y_query=_Thresholds()(clean))
   share = path_effect(_Thresholds(), task, clean, corrupt, 'in', 'unit')
-  assert share == (1.0, 0.0)
+  assert (share.mean, share.stderr) == (1.0, 0.0)
   with refuses('no tap of the kind embed or stream', "'in', whose kind is guess"):
     path_effect(_Thresholds(None), task, clean, corrupt, 'in', 'unit')
   with refuses("the value at the site 'pair' is a tree"):

@@ -376,9 +376,9 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     assert mixture.stderrs['ridge'] == pytest.approx(weight_stderr, abs=1e-5)
     assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
     assert mixture.unexplained is not None
-    share, stderr = mixture.unexplained
-    assert abs(share - distance / effect) < 4 * stderr
-    assert 0 < stderr < 0.3 * share
+    share = mixture.unexplained
+    assert abs(share.mean - distance / effect) < 4 * share.stderr
+    assert 0 < share.stderr < 0.3 * share.mean
 
 
 def test_strategies_is_the_name_of_the_function_alone():

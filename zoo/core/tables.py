@@ -13,19 +13,6 @@ _NOTHING = {'', '-'}  # A cell without content has one of these texts.
 
 
 _ROUNDING = 1e-10  # Smaller numbers are shown as 0.
-# Half of a 95 % interval has this many standard errors.
-Z_95 = 1.959963984540054
-
-
-def format_estimate(mean: float | None, stderr: float | None = None) -> str:
-  """Returns a mean ± half of its 95 % interval, if its standard error is known.
-
-  A dash stands for no mean. There are four decimals unless the numbers are small, as
-  `format_mean` says.
-  """
-  if mean is None:
-    return '-'
-  return format_mean(mean, None if stderr is None else Z_95 * stderr, 4)
 
 
 def format_exact(value: float | None) -> str:

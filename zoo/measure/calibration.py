@@ -37,12 +37,11 @@ from zoo.measure.predictive import (
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
-  HalfWidth,
+  Interval,
   difference,
   estimate,
-  estimate_of_share,
   ratio,
-  resampled_means,
+  wilson,
 )
 from zoo.tasks.base import FunctionClass
 
@@ -381,7 +380,7 @@ class PitBin(NamedTuple):
 
   low: float
   high: float
-  share: HalfWidth
+  share: Interval | Estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -436,7 +435,7 @@ class ConfidenceBin(NamedTuple):
   high: float
   num_prompts: int
   confidence: float
-  accuracy: HalfWidth | None
+  accuracy: Interval | Estimate | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,16 +450,15 @@ class Reliability(Tabular):
     bins: Bins of equal width, from 0 to 1.
     ece: The expected calibration error, `Σ share of a bin · |accuracy − confidence|`
       (Naeini et al., 2015; Guo et al., arXiv 1706.04599). It is a sum of absolute
-      values: its expectation is too large, and it is not normal near 0. Its ± is 1.96
-      standard errors of the bootstrap, which is not a 95 % interval. Compare `ece` with
-      `null` instead.
+      values: its expectation is too large, and it is not normal near 0, so that it has
+      no 95 % interval. Compare it with `null` instead.
     null: The 95 % quantile of the error of a calibrated predictor with these
       probabilities, on as many prompts. It is above 0, since labels are random.
     num_prompts: The number of labels.
   """
 
   bins: tuple[ConfidenceBin, ...]
-  ece: Estimate
+  ece: float
   null: float
   num_prompts: int
 
@@ -473,7 +471,7 @@ class Reliability(Tabular):
   def footer(self) -> str:
     """The error, and that of a calibrated predictor."""
     return (
-      f'expected calibration error {self.ece.mean:.3g}; of a calibrated predictor at '
+      f'expected calibration error {self.ece:.3g}; of a calibrated predictor at '
       f'most {self.null:.3g} (95 %)'
     )
 
@@ -591,7 +589,7 @@ def _histogram(shares: Float[np.ndarray, ' p'], num_bins: int) -> PitHistogram:
 
   within = _bins_of(shares, num_bins)
   bins = tuple(
-    PitBin(i / num_bins, (i + 1) / num_bins, estimate_of_share(within[:, i]))
+    PitBin(i / num_bins, (i + 1) / num_bins, wilson(within[:, i]))
     for i in range(num_bins)
   )
   test = stats.chisquare(within.sum(axis=0))
@@ -614,11 +612,10 @@ def _reliability(
         (i + 1) / num_bins,
         int(here.sum()),
         float(confidence[here].mean()) if here.any() else math.nan,
-        estimate_of_share(correct[here]) if here.any() else None,
+        wilson(correct[here]) if here.any() else None,
       )
     )
   gaps = within * (correct - confidence)[:, None]
-  resampled = np.abs(resampled_means(gaps, _NUM_RESAMPLED, seed)).sum(axis=1)
   # The null has labels of a calibrated predictor. They are drawn one set after the
   # other, since all sets together would take 4 GB for a million prompts.
   generator = np.random.default_rng(seed)
@@ -630,7 +627,7 @@ def _reliability(
   )
   return Reliability(
     bins=tuple(bins),
-    ece=Estimate(float(np.abs(gaps.mean(axis=0)).sum()), float(resampled.std(ddof=1))),
+    ece=float(np.abs(gaps.mean(axis=0)).sum()),
     null=float(np.quantile(np.abs(calibrated).sum(axis=1), 0.95) / len(confidence)),
     num_prompts=len(confidence),
   )

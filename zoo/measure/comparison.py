@@ -14,14 +14,14 @@ from zoo.core.distributions import has_distribution
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.core.tables import Z_95, format_estimate, format_exact
+from zoo.core.tables import format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.contracts.checks import MODEL, checked_baselines
 from zoo.measure.curves import check_ways, losses_of, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
-from zoo.measure.statistics import estimate
+from zoo.measure.statistics import estimate, format_estimate, half_of
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
@@ -280,8 +280,9 @@ def _add_nll(
     number = comparison[name]['num_prompts']
     nll = sample_nll({name: predictor}, task, number, seed, programs)[name]
     # −log p is infinite if a label is known, since its density is then unbounded.
-    known = estimate(nll) if np.isfinite(nll).all() else (None, None)
-    comparison[name]['nll'], comparison[name]['nll_stderr'] = known
+    known = estimate(nll) if np.isfinite(nll).all() else None
+    comparison[name]['nll'] = known and known.mean
+    comparison[name]['nll_stderr'] = known and known.stderr
 
 
 def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Measured:
@@ -320,19 +321,20 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
     shown = 'bayes, the least possible' if name == 'bayes' else name
     if measured['num_prompts'] < num_prompts:
       shown += f' (on {measured["num_prompts"]} of them)'
+    num = measured['num_prompts']
     row = [
       shown,
-      format_estimate(measured['mean'][-1], measured['standard_error'][-1]),
+      format_estimate(measured['mean'][-1], measured['standard_error'][-1], num),
       format_estimate(measured['median'][-1]),
     ]
     if has_classes:
       accuracies = measured.get('accuracy')
       row.append(format_estimate(accuracies[-1] if accuracies else None))
     if has_nll:
-      row.append(format_estimate(measured.get('nll'), measured.get('nll_stderr')))
+      row.append(format_estimate(measured.get('nll'), measured.get('nll_stderr'), num))
     gap = ''
     if name != MODEL:
-      gap = format_estimate(measured['difference'], measured['difference_stderr'])
+      gap = format_estimate(measured['difference'], measured['difference_stderr'], num)
     rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {num_prompts} prompts'
   columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes]
@@ -370,7 +372,7 @@ def below_bayes(comparison: Comparison) -> str | None:
   at = int(np.argmax(below))
   return (
     f'the loss after {counts[at]} examples is {-gaps[at]:.3g} ± '
-    f'{Z_95 * errors[at]:.2g} below '
+    f'{half_of(errors[at], bayes["num_prompts"]):.2g} below '
     'that of bayes, the least possible: the model sees what it should predict, or '
     'bayes is wrong; zoo.check_model and zoo.check_task tell'
   )

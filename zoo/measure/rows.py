@@ -20,7 +20,7 @@ import numpy as np
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
-from zoo.measure.statistics import Estimate, HalfWidth, plus_minus
+from zoo.measure.statistics import Estimate, Interval, plus_minus
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]
@@ -38,7 +38,7 @@ class Rows(list[_Row]):
   after ± is half of a 95 % interval. `records` returns the rows as dictionaries,
   `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
   estimate has two columns, such as `recovered` and its standard error
-  `recovered_stderr`. A share or a mean of few samples has half of its 95 % interval in
+  `recovered_stderr`. An `Interval`, such as that of a share, has half of its width in
   place of the standard error: `share` and `share_half`. Fields that are arrays are left
   out.
 
@@ -177,7 +177,7 @@ class Tabular:
 def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
   """Returns the fields that are columns; for estimates, what says how sure they are.
 
-  This is `stderr`, or `half` if an estimate has no standard error.
+  This is `stderr`, or `half` for numbers whose interval is not that of a mean.
   """
   if not rows:
     return {}
@@ -188,7 +188,7 @@ def _columns(rows: Sequence[Any]) -> dict[str, str | None]:
   columns: dict[str, str | None] = {}
   for name in names:
     values = [getattr(row, name) for row in rows]
-    if any(isinstance(value, HalfWidth) for value in values):
+    if any(isinstance(value, Interval) for value in values):
       columns[name] = 'half'
     elif any(isinstance(value, Estimate) for value in values):
       columns[name] = 'stderr'
@@ -201,7 +201,7 @@ _CELLS = str, bool, numbers.Number, np.generic
 
 
 def _shown(value: Any) -> str:
-  if value is None or isinstance(value, Estimate):
+  if value is None or isinstance(value, Estimate | Interval):
     return plus_minus(value)
   if isinstance(value, float):
     return f'{value:.4g}'

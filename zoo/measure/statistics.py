@@ -7,67 +7,151 @@ interval, `Estimate.half`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from absl import logging
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError
-from zoo.core.tables import Z_95, format_mean
+from zoo.core.tables import format_mean
 
 LEVEL = 0.05  # Tests have this level.
+# With this number of prompts a 95 % interval of a skewed loss contains its mean in 93 %
+# of cases or more. Below it `warn_of_few` warns.
+ENOUGH = 1024
 _MOST_COUNTS = 2**21  # The bootstrap holds at most so many counts, of 8 bytes each.
 # A weight between 0 and 1 has at most this standard error: half of its range.
 _MOST_STDERR = 0.5
 # A curvature below this share of the largest is rounding.
 _FLAT = 1e-12
+# A gap of this many standard errors has shares with an error to the first order.
+_SURE = 8
+# With fewer samples, intervals of the shares that are shown are too narrow.
+_FEWEST = 16
+# Smaller gaps have Fieller's set at this confidence, 3 standard errors if it is normal.
+_FIELLER = 0.9973
+# A gap of two losses may be rounding up to this share of them: 84 units of the last
+# place of float32, about the error of a sum of 84² = 7,000 numbers that are rounded.
+GAP_ROUNDING = 1e-5
+
+_Numbers = TypeVar('_Numbers', float, np.ndarray)
 
 
-class Estimate(NamedTuple):
-  """A mean over samples and its standard error.
+def half_of(
+  stderr: _Numbers, num: int | float = math.inf, confidence: float = 0.95
+) -> _Numbers:
+  """Returns half of the interval of a mean, by Student's t with num − 1 degrees.
+
+  Args:
+    stderr: The standard error of the mean, or several.
+    num: The number of independent draws. Infinity stands for many draws: the interval
+      is then that of the normal distribution, 1.96 standard errors at 95 %.
+    confidence: The confidence of the interval.
+  """
+  from scipy import special  # It is slow to import, and scipy.stats still slower.
+
+  return float(special.stdtrit(num - 1, (1 + confidence) / 2)) * stderr
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A mean over independent draws, such as prompts or seeds, and its standard error.
 
   Functions that measure something return it. The 95 % interval of the mean is from
-  `mean − half` to `mean + half`, where `half` is 1.96 standard errors. This is the
-  number after ± in tables.
+  `low` to `high`, which are `mean − half` and `mean + half`. It is the interval of
+  Student's t-test. `half` is the number after ± in tables.
 
   Attributes:
     mean: The mean.
-    stderr: The standard error of the mean; NaN for a single sample. In the subclass
-      `HalfWidth`, for shares and for means of few samples, it is `half / 1.96`, and
-      only `half` has a meaning.
+    stderr: The standard error of the mean; 0 for a number that is known exactly, NaN
+      for a single draw.
+    num: The number of independent draws. Infinity stands for many draws whose number
+      is not known, as in files that have a mean and its standard error alone.
 
   Example:
-    >>> found = Estimate(mean=1.0, stderr=0.5)
-    >>> round(found.half, 2)
-    0.98
+    >>> found = Estimate(mean=0.31, stderr=0.01, num=512)
+    >>> print(found)
+    0.31 ± 0.02
+    >>> round(found.low, 3), round(found.high, 3)
+    (0.29, 0.33)
   """
 
   mean: float
   stderr: float
+  num: int | float = math.inf
 
   @property
   def half(self) -> float:
-    """Half of the 95 % interval, for many samples: 1.96 standard errors."""
-    return Z_95 * self.stderr
+    """Half of the 95 % interval of the mean; NaN for a single draw."""
+    return half_of(self.stderr, self.num)
+
+  @property
+  def low(self) -> float:
+    """The lower end of the 95 % interval."""
+    return self.mean - self.half
+
+  @property
+  def high(self) -> float:
+    """The upper end of the 95 % interval."""
+    return self.mean + self.half
+
+  def interval(self, confidence: float = 0.95) -> Interval:
+    """Returns the interval of the mean by Student's t.
+
+    Args:
+      confidence: The confidence of the interval, above 0 and below 1.
+
+    Raises:
+      UserError: If the confidence is out of its range.
+    """
+    if not 0 < confidence < 1:
+      raise UserError(f'confidence is {confidence}; it must be above 0 and below 1')
+    half = half_of(self.stderr, self.num, confidence)
+    return Interval(self.mean, self.mean - half, self.mean + half)
+
+  def __str__(self) -> str:
+    return format_mean(self.mean, self.half, 2)
 
 
-class HalfWidth(Estimate):
-  """An estimate whose 95 % interval is known, but is not 1.96 standard errors.
+@dataclasses.dataclass(frozen=True)
+class Interval:
+  """A number with an interval that is not that of a mean by Student's t.
 
-  Shares and means of few samples are such estimates. Their `stderr` is `half` divided
-  by 1.96. It only serves to recover the interval: it is no standard error by which to
-  weight or to add. Tables for other programs have `half` in its place.
+  Shares have such an interval, since it is never below 0 or above 1, and so has what
+  one more draw would be.
+
+  Attributes:
+    mean: The number.
+    low: The lower end of the interval.
+    high: The upper end of the interval.
 
   Example:
-    >>> found = estimate_of_share([0] * 10)
-    >>> found.mean, round(found.half, 3)
-    (0.0, 0.278)
+    >>> print(wilson([0] * 10))
+    0.00 ± 0.28
   """
 
+  mean: float
+  low: float
+  high: float
 
-def plus_minus(estimate: Estimate | None) -> str:
+  @property
+  def half(self) -> float:
+    """The distance from the number to the farther end of the interval."""
+    return max(self.mean - self.low, self.high - self.mean)
+
+  def __str__(self) -> str:
+    return format_mean(self.mean, self.half, 2)
+
+
+# A share of a gap whose error is known to the first order, or a wide interval of it.
+Share: TypeAlias = Estimate | Interval
+
+
+def plus_minus(estimate: Estimate | Interval | None) -> str:
   """Returns a mean ± half of its 95 % interval, to three decimals.
 
   A dash stands for None, and for an error that is unknown. Small numbers have
@@ -76,9 +160,35 @@ def plus_minus(estimate: Estimate | None) -> str:
   return '-' if estimate is None else format_mean(estimate.mean, estimate.half, 3)
 
 
-def half_of(stderr: float | None) -> float | None:
-  """Returns half of a 95 % interval for many samples; None for an unknown error."""
-  return None if stderr is None else Z_95 * stderr
+def format_estimate(
+  mean: float | None, stderr: float | None = None, num: int | float = math.inf
+) -> str:
+  """Returns a mean of a file ± half of its 95 % interval, if its error is known.
+
+  A dash stands for no mean. There are four decimals unless the numbers are small, as
+  `format_mean` says. `num` is as in `half_of`.
+  """
+  if mean is None:
+    return '-'
+  return format_mean(mean, None if stderr is None else half_of(stderr, num), 4)
+
+
+def warn_of_few(num: int, draws: str = 'prompts') -> None:
+  """Warns, once, if an interval over prompts is over too few of them for skewed losses.
+
+  Squared errors are skewed, so that the interval of their mean is too narrow. This does
+  not concern means over seeds, which are nearly normal.
+  """
+  if num < ENOUGH:
+    logging.log_first_n(
+      logging.WARNING,
+      'means are over %d %s; losses are skewed, so that ± is half of a 95 %% interval '
+      'only from about %d on: with 64 the interval contains the mean in some 88 %%',
+      1,
+      num,
+      draws,
+      ENOUGH,
+    )
 
 
 class Estimates(NamedTuple):
@@ -93,60 +203,47 @@ class Estimates(NamedTuple):
   stderr: Float[np.ndarray, '*n']
 
 
-class Interval(NamedTuple):
-  """A mean over samples with a two-sided Student t confidence interval.
-
-  Attributes:
-    mean: The mean.
-    low: The lower end of the interval.
-    high: The upper end of the interval.
-  """
-
-  mean: float
-  low: float
-  high: float
-
-  @property
-  def half(self) -> float:
-    """Half of the width of the interval; infinite for a single sample."""
-    return (self.high - self.low) / 2
-
-
 # This part has means, differences and ratios over prompts.
 
 
 def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   """Returns the mean of samples `[n]` and its standard error, in float64.
 
+  For differences on the same prompts its interval is that of the paired t-test.
+
+  Raises:
+    UserError: If there are no samples.
+
   Example:
-    >>> [round(number, 3) for number in estimate([1.0, 2.0, 3.0])]
-    [2.0, 0.577]
+    >>> found = estimate([1.0, 2.0, 3.0])
+    >>> found.mean, round(found.stderr, 3), found.num
+    (2.0, 0.577, 3)
+    >>> round(found.half, 3)  # 4.303 / √3
+    2.484
   """
-  mean, stderr = estimates(np.ravel(np.asarray(values, np.float64)))
-  return Estimate(float(mean), float(stderr))
+  values = np.ravel(np.asarray(values, np.float64))
+  if not values.size:
+    raise UserError('there are no samples; a mean needs at least one')
+  mean, stderr = estimates(values)
+  return Estimate(float(mean), float(stderr), values.size)
 
 
-def estimate_of_share(hits: ArrayLike) -> HalfWidth:
+def wilson(hits: ArrayLike) -> Interval:
   """Returns the share of samples that are hits, with Wilson's 95 % interval.
 
   Args:
     hits: 0 or 1 for each of n ≥ 1 samples.
 
-  Returns:
-    The share. Its `half` reaches the end of Wilson's interval (J. Am. Stat. Assoc. 22,
-    1927) that is farther from the share, so that it is not 0 for a share of 0 or 1.
-
   Example:
-    >>> round(estimate_of_share([0] * 10).half, 3)  # 1.96² / (10 + 1.96²)
+    >>> round(wilson([0] * 10).high, 3)  # 1.96² / (10 + 1.96²)
     0.278
   """
-  hits = np.ravel(np.asarray(hits, np.float64))
-  n, share = len(hits), float(hits.mean())
-  # The middle of Wilson's interval is moved from the share by this distance.
-  moved = Z_95**2 * abs(0.5 - share) / (n + Z_95**2)
-  spread = math.sqrt(share * (1 - share) / n + (Z_95 / (2 * n)) ** 2)
-  half = moved + Z_95 * spread / (1 + Z_95**2 / n)
-  return HalfWidth(share, half / Z_95)
+  from scipy import stats  # It is slow to import.
+
+  hits = np.ravel(np.asarray(hits))
+  test = stats.binomtest(int(hits.sum()), len(hits))
+  ends = test.proportion_ci(method='wilson')
+  return Interval(float(hits.mean()), float(ends.low), float(ends.high))
 
 
 def estimate_of_neighbours(values: ArrayLike) -> Estimate:
@@ -158,14 +255,14 @@ def estimate_of_neighbours(values: ArrayLike) -> Estimate:
   (γ₀ + 2γ₁)/n. The estimate of it is never less than γ₀/n.
   """
   values = np.ravel(np.asarray(values, np.float64))
-  mean, stderr = estimate(values)
+  found = estimate(values)
   if len(values) < 4:
-    return Estimate(mean, stderr)
-  apart = values - mean
+    return found
+  apart = values - found.mean
   variance = np.sum(apart**2) / (len(values) - 1)
   shared = np.sum(apart * np.roll(apart, -1)) / (len(values) - 1)
   more = max(1 + 2 * shared / variance, 1.0) if variance > 0 else 1.0
-  return Estimate(mean, stderr * math.sqrt(more))
+  return dataclasses.replace(found, stderr=found.stderr * math.sqrt(more))
 
 
 def estimates(values: ArrayLike) -> Estimates:
@@ -190,10 +287,10 @@ def estimate_of_batches(
   means, deviations = np.asarray(means, np.float64), np.asarray(deviations, np.float64)
   mean = float(np.mean(means))
   if count == 1:
-    return Estimate(mean, math.nan)
+    return Estimate(mean, math.nan, count)
   # The variance is that within batches plus that of their means.
   variance = float(np.mean(deviations + np.square(means - mean)))
-  return Estimate(mean, math.sqrt(variance / (count - 1)))
+  return Estimate(mean, math.sqrt(variance / (count - 1)), count)
 
 
 def difference(first: ArrayLike, second: ArrayLike) -> Estimate:
@@ -208,7 +305,11 @@ def difference_of(first: Estimate, second: Estimate) -> Estimate:
   difference is at most the sum of the two. With this sum the dependence leads to no
   claim too soon; a small difference may be missed.
   """
-  return Estimate(first.mean - second.mean, first.stderr + second.stderr)
+  return Estimate(
+    first.mean - second.mean,
+    first.stderr + second.stderr,
+    min(first.num, second.num),
+  )
 
 
 def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Estimate:
@@ -218,51 +319,114 @@ def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Esti
   `whole` is 0.
   """
   share, stderr = ratios(part, whole)
-  return Estimate(float(share), float(stderr))
+  return Estimate(float(share), float(stderr), len(whole))
 
 
 def share_of_gap(
   part: Float[np.ndarray, ' p'],
-  gap: Float[np.ndarray, ' p'],
+  clean: Float[np.ndarray, ' p'],
+  corrupt: Float[np.ndarray, ' p'],
   with_next: bool = False,
   is_loss: bool = False,
-) -> Estimate | None:
-  """Returns the ratio of two means, or None if the denominator may be 0.
+) -> Share | None:
+  """Returns a mean as a share of the gap between corrupt and clean losses.
+
+  A gap that is 0 up to its error has shares of any size, and a gap that is called
+  different from 0 by chance is too large, so that its shares are too small. So there
+  are three cases:
+
+  - The gap is at least 8 standard errors from 0. The share is an `Estimate` with its
+    error to the first order.
+  - The gap is nearer to 0, but 3 standard errors away, by Student's t. The share is an
+    `Interval`, the set of Fieller (J. R. Stat. Soc. B 16, 1954) at 3 standard errors:
+    the shares θ for which the mean of part − θ gap is 0 up to them.
+  - There is no share otherwise, as that set is then unbounded.
+
+  Of the shares that are shown, the interval contains at least 94 % if the true gap is 1
+  standard error or more, also if all of their error is that of the gap. Gaps of half a
+  standard error are shown in 1 of 150 cases, and 78 % of their intervals do.
 
   Args:
     part: A number for each of p samples, whose mean is the numerator.
-    gap: A number for each of the same samples, whose mean is the denominator.
+    clean: The loss of each sample, or another metric, from which the gap starts.
+    corrupt: The loss at which it ends. The mean of corrupt − clean is the denominator.
     with_next: Whether the part of a sample also depends on the next sample, as in
       `estimate_of_neighbours`.
-    is_loss: Whether the gap is the loss that corrupt prompts add, which has to be
-      positive. A gap of another metric may be negative.
+    is_loss: Whether the gap has to be positive, as that of losses. A gap of another
+      metric may be negative.
 
   Returns:
-    The share, with its error to the first order. None if the 95 % interval of the mean
-    gap contains 0: then the share may be any number. Also None if the gap is negative
-    and `is_loss`: then all shares would have the wrong sign.
+    The share. None if there is no such set, if there are fewer than 16 samples, if the
+    gap is no more than rounding, or if it is negative and `is_loss`: then all shares
+    would have the wrong sign.
   """
+  part, clean, corrupt = (
+    np.asarray(values, np.float64) for values in (part, clean, corrupt)
+  )
+  gap = corrupt - clean
   whole = estimate(gap)
-  if why_no_share(whole, is_loss) is not None:
+  if why_no_share(whole, estimate(clean), estimate(corrupt), is_loss) is not None:
     return None
-  share, stderr = ratio(part, gap)
+  share = ratio(part, gap)
   if with_next:
-    gap = np.asarray(gap, np.float64)
-    stderr = estimate_of_neighbours((part - share * gap) / whole.mean).stderr
-  return Estimate(share, stderr)
+    of_each = estimate_of_neighbours((part - share.mean * gap) / whole.mean)
+    wider = of_each.stderr / share.stderr if share.stderr else 1.0
+    share = dataclasses.replace(of_each, mean=share.mean)
+  else:
+    wider = 1.0
+  if is_sure(whole):
+    return share
+  return _fieller(part, gap, wider)
 
 
-def why_no_share(gap: Estimate, is_loss: bool) -> str | None:
+def is_sure(gap: Estimate) -> bool:
+  """Returns whether shares of a gap have errors to the first order."""
+  return abs(gap.mean) >= _SURE * gap.stderr
+
+
+def why_no_share(
+  gap: Estimate, clean: Estimate, corrupt: Estimate, is_loss: bool
+) -> str | None:
   """Returns why `share_of_gap` gives no share of a gap; None if it gives one."""
   if math.isnan(gap.mean):
     return 'the gap is NaN'
-  if math.isnan(gap.half):
-    return 'a single prompt has no interval of the gap'
-  if not abs(gap.mean) > gap.half:
-    return 'the 95 % interval of the gap contains 0'
+  if gap.num < _FEWEST:
+    return f'a share needs {_FEWEST} prompts or more'
+  if abs(gap.mean) <= GAP_ROUNDING * max(abs(clean.mean), abs(corrupt.mean)):
+    return 'the gap is no more than rounding'
+  if not abs(gap.mean) > half_of(gap.stderr, gap.num, _FIELLER):
+    return 'the gap is less than 3 standard errors from 0'
   if is_loss and gap.mean < 0:
     return 'the corrupt prompts have the lower loss'
   return None
+
+
+def _fieller(
+  part: Float[np.ndarray, ' p'], gap: Float[np.ndarray, ' p'], wider: float
+) -> Interval | None:
+  """Returns Fieller's set for the ratio of two means; None if it is unbounded.
+
+  Args:
+    part: The samples of the numerator.
+    gap: Those of the denominator.
+    wider: The factor by which the errors are larger than those of independent samples.
+  """
+  n = len(gap)
+  width = wider * half_of(1.0, n, _FIELLER)
+  (of_part, of_both), (_, of_gap) = width**2 * np.cov(part, gap) / n
+  # The set has the shares θ with (mean of part − θ gap)² ≤ width² · its variance.
+  square = gap.mean() ** 2 - of_gap
+  linear = part.mean() * gap.mean() - of_both
+  constant = part.mean() ** 2 - of_part
+  if square <= 0:
+    return None
+  spread = math.sqrt(max(linear**2 - square * constant, 0.0))
+  share, low, high = (
+    part.mean() / gap.mean(),
+    (linear - spread) / square,
+    (linear + spread) / square,
+  )
+  return Interval(float(share), float(low), float(high))
 
 
 def ratios(
@@ -412,65 +576,7 @@ def least_squares(
 # This part uses Student's t, for a few seeds.
 
 
-def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
-  """Returns the mean of samples `[n]` with its interval by Student's t.
-
-  For differences on the same prompts this is the interval of the paired t test.
-
-  Args:
-    values: The samples, n ≥ 1.
-    confidence: The confidence of the interval, above 0 and below 1, such as 0.95.
-
-  Returns:
-    The interval, which is unbounded for a single sample.
-
-  Raises:
-    UserError: If there are no samples, or if the confidence is out of its range.
-
-  Example:
-    >>> round(interval([1.0, 2.0, 3.0]).half, 3)  # 4.303 / √3
-    2.484
-  """
-  from scipy import special  # It is slow to import.
-
-  values = np.asarray(values, np.float64)
-  if not 0 < confidence < 1:
-    raise UserError(f'confidence is {confidence}; it must be above 0 and below 1')
-  if not values.size:
-    raise UserError('there are no samples; an interval needs at least one')
-  if values.size == 1:
-    return Interval(float(values[0]), -math.inf, math.inf)
-  mean, stderr = estimate(values)
-  # scipy.stats has the quantile of Student's t, too, but takes long to import.
-  half = float(special.stdtrit(values.size - 1, (1 + confidence) / 2)) * stderr
-  return Interval(mean, mean - half, mean + half)
-
-
-def estimate_of_few(values: ArrayLike | Sequence[float]) -> HalfWidth:
-  """Returns the mean of a few samples `[n]` from a normal distribution.
-
-  Args:
-    values: n ≥ 2 samples, such as one for each of ten splits of a table.
-
-  Returns:
-    The mean. Its `half` is half of the 95 % interval with Student's t, so that its
-    standard error is t/1.96 times the usual one.
-
-  Raises:
-    UserError: If there are fewer than two samples.
-
-  Example:
-    >>> round(estimate_of_few([1.0, 2.0, 3.0]).half, 3)  # 4.303 / √3
-    2.484
-  """
-  n = np.size(values)
-  if n < 2:
-    raise UserError(f'there are {n} samples; their interval needs two or more')
-  whole = interval(values)
-  return HalfWidth(whole.mean, whole.half / Z_95)
-
-
-def one_more(values: ArrayLike | Sequence[float]) -> HalfWidth:
+def one_more(values: ArrayLike | Sequence[float]) -> Interval:
   """Returns a prediction of one more sample, after a few samples `[n]`.
 
   The samples are from a normal distribution.
@@ -479,8 +585,8 @@ def one_more(values: ArrayLike | Sequence[float]) -> HalfWidth:
     values: n ≥ 2 samples, such as one for each of a few seeds.
 
   Returns:
-    The mean. Its `half` is half of the interval that contains one more sample with a
-    probability of 95 %, `t s √(1 + 1/n)` with Student's t and the standard deviation s.
+    The mean, with the interval that contains one more sample with a probability of
+    95 %: its half is `t s √(1 + 1/n)` with Student's t and the standard deviation s.
 
   Raises:
     UserError: If there are fewer than two samples.
@@ -492,8 +598,9 @@ def one_more(values: ArrayLike | Sequence[float]) -> HalfWidth:
   n = np.size(values)
   if n < 2:
     raise UserError(f'there are {n} samples; what one more would be needs two or more')
-  whole = interval(values)
-  return HalfWidth(whole.mean, whole.half * math.sqrt(n + 1) / Z_95)
+  found = estimate(values)
+  half = found.half * math.sqrt(n + 1)
+  return Interval(found.mean, found.mean - half, found.mean + half)
 
 
 def t_test(values: ArrayLike | Sequence[float]) -> float:
@@ -511,7 +618,7 @@ def t_test(values: ArrayLike | Sequence[float]) -> float:
   # The mean of equal samples may be rounded, which gives them a tiny variance.
   if values.any() and np.all(values == values.flat[0]):
     return math.nan
-  return _t_p_value(*estimate(values), float(values.size - 1))
+  return _two_sided(estimate(values))
 
 
 def welch_test(
@@ -551,37 +658,31 @@ def welch_test(
       of_mean += mean_variance / len(group)
   parts.append((of_mean, num_free))
   gap = float(first.mean() - second.mean())
-  return _t_p_value(gap, *_stderr_and_degrees(parts))
+  return _two_sided(welch_sum(gap, parts))
 
 
-def welch_p_value(mean: float, parts: Sequence[tuple[float, int]]) -> float:
-  """Returns the one-sided p value that a mean is at most 0, by Welch's t test.
+def welch_sum(mean: float, parts: Sequence[tuple[float, int]]) -> Estimate:
+  """Returns an estimate whose variance has parts with few degrees of freedom.
 
   Args:
     mean: The mean, such as a difference of two means.
     parts: Its variance in independent parts, each with its degrees of freedom.
 
   Returns:
-    The p value. It is NaN if the variance is 0 and the mean is not.
+    The estimate, by whose `num` its interval has Welch's degrees of freedom.
   """
-  p_value = _t_p_value(mean, *_stderr_and_degrees(parts))
-  return p_value / 2 if mean > 0 else 1 - p_value / 2
-
-
-def _stderr_and_degrees(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
-  """Returns the standard error of a sum of parts, with Welch's degrees of freedom."""
   whole = sum(part for part, _ in parts)
   degrees = whole**2 / sum(part**2 / free for part, free in parts) if whole else 1.0
-  return math.sqrt(whole), degrees
+  return Estimate(mean, math.sqrt(whole), degrees + 1)
 
 
-def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
-  """Returns a two-sided p value; NaN for a mean other than 0 without any variance."""
+def _two_sided(found: Estimate) -> float:
+  """Returns the p value that a mean is 0; NaN for another one without any variance."""
   from scipy import special  # It is slow to import.
 
-  if stderr == 0:
-    return 1.0 if mean == 0 else math.nan
-  return float(2 * special.stdtr(degrees, -abs(mean) / stderr))
+  if found.stderr == 0:
+    return 1.0 if found.mean == 0 else math.nan
+  return float(2 * special.stdtr(found.num - 1, -abs(found.mean) / found.stderr))
 
 
 # This part has tests of paired losses, which may be 0 and 1.
@@ -644,8 +745,8 @@ def paired_interval(
   if len(differences) < 2 or not differences.any():
     return None
   if (signs := _sign_test(differences)) is None:
-    _, low, high = interval(differences, confidence)
-    return low, high
+    ends = estimate(differences).interval(confidence)
+    return ends.low, ends.high
   positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
   low, high = _score_interval(positive, negative, len(differences), confidence)
   if signs.pvalue > 1 - confidence:
@@ -745,9 +846,9 @@ def above_zero(
 ) -> list[bool]:
   """Returns which of several estimates are above 0, by Holm's method over all of them.
 
-  The tests are one-sided, at half of the level, so that one test alone agrees with the
-  95 % interval. Estimates are taken to be normal. An estimate whose error is 0 is above
-  0 if it exceeds the rounding. An estimate without an error is not tested.
+  The tests are Student's, one-sided at half of the level, so that one test alone agrees
+  with the 95 % interval. An estimate whose error is 0 is above 0 if it exceeds the
+  rounding. An estimate without an error is not tested.
 
   Args:
     values: The estimates.
@@ -761,16 +862,15 @@ def above_zero(
 def p_value_above_zero(value: Estimate, rounding: float = 0.0) -> float:
   """Returns the one-sided p value that a mean is at most 0, or at most the rounding.
 
-  The mean is taken to be normal. The p value is NaN if the mean or its error is NaN.
+  The test is Student's. The p value is NaN if the mean or its error is NaN.
   """
   from scipy import special  # It is slow to import.
 
-  mean, stderr = value
-  if math.isnan(mean) or math.isnan(stderr):
+  if math.isnan(value.mean) or math.isnan(value.stderr):
     return math.nan
-  if stderr == 0:
-    return 0.0 if mean > rounding else 1.0
-  return float(special.ndtr(-(mean - rounding) / stderr))
+  if value.stderr == 0:
+    return 0.0 if value.mean > rounding else 1.0
+  return float(special.stdtr(value.num - 1, -(value.mean - rounding) / value.stderr))
 
 
 def _p_values_above_zero(values: Sequence[Estimate], rounding: float) -> list[float]:

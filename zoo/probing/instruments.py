@@ -31,11 +31,11 @@ from zoo.core.errors import (
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, Estimate, HalfWidth, estimate_of_share
+from zoo.measure.statistics import LEVEL, Estimate, Share, half_of, wilson
 
 # An instrument may return, for a property, a mean with its standard error, a number
-# without error, or None where the property is not defined.
-Reading: TypeAlias = Estimate | float | None
+# with its 95 % interval or without error, or None where the property is not defined.
+Reading: TypeAlias = Share | float | None
 # An instrument takes a model, a task and a seed, and returns one reading, or several by
 # their names.
 Instrument: TypeAlias = Callable[
@@ -45,7 +45,7 @@ Instrument: TypeAlias = Callable[
 # says that there must be no reading.
 Truth: TypeAlias = float | tuple[float, float] | None
 # What an instrument returned for a model: the readings by name, and why there are none.
-_Read: TypeAlias = tuple[dict[str, Estimate | None], str]
+_Read: TypeAlias = tuple[dict[str, Share | None], str]
 
 # A reading may differ from what is right by this much, since predictions are float32.
 # The number is relative to the reading if that is above 1.
@@ -93,7 +93,7 @@ class Checked(NamedTuple):
     reading: What the instrument returned. None means that it returned no reading, which
       is right for a null model and for a planted model whose truth is None. For
       coverage it is the share of intervals that contain the truth, with Wilson's 95 %
-      interval (`estimate_of_share`).
+      interval (`zoo.measure.statistics.wilson`).
     low: The least value that is right. NaN means that no reading is right. For coverage
       it is the least share that is not refused.
     high: The largest value that is right. NaN means that no reading is right. For
@@ -108,7 +108,7 @@ class Checked(NamedTuple):
   kind: str
   model: str
   name: str
-  reading: Estimate | None
+  reading: Share | None
   low: float
   high: float
   is_right: bool
@@ -181,7 +181,7 @@ def check_instrument(
   Args:
     function: The instrument. It takes a model, a task and a seed, and returns a reading
       or a dictionary of readings. A reading is an `Estimate` (mean and standard error),
-      a number without error, or None.
+      an `Interval` (of 95 %), a number without error, or None.
     task: The task from which prompts are drawn.
     null: What is right for models without the property: a number, or the least and the
       largest number, such as `(1, math.inf)`. None means that the quantity has no null,
@@ -243,11 +243,6 @@ def check_instrument(
     rows.append(Checked('null', 'all of them', '', None, *_range(null), False, reason))
   for name, model in planted.items():
     rows += _coverage(function, task, name, model, num_draws, claimed)
-  # Shares have no standard error, so the column of readings has half widths throughout.
-  rows = [
-    row if row.reading is None else row._replace(reading=HalfWidth(*row.reading))
-    for row in rows
-  ]
   check = InstrumentCheck(rows)
   if check.failures:
     raise UserError(
@@ -439,15 +434,15 @@ def _read(function: Instrument, model: Predictor, task: Task, seed: int) -> _Rea
   return {name: _as_estimate(name, value) for name, value in readings.items()}, ''
 
 
-def _as_estimate(name: str, value: Any) -> Estimate | None:
-  if value is None or isinstance(value, Estimate):
+def _as_estimate(name: str, value: Any) -> Share | None:
+  if value is None or isinstance(value, Share):
     return value
   try:
     return Estimate(float(value), 0.0)
   except TypeError as error:
     raise UserError(
       f'the instrument returns {type(value).__name__} as the reading {name!r}; it must '
-      'be an Estimate, a number or None'
+      'be an Estimate, an Interval, a number or None'
     ) from error
 
 
@@ -562,14 +557,15 @@ def _is_right(row: Checked, number: int) -> bool:
 
   The reading is one of `number` readings, by which the interval is widened.
   """
-  from scipy import special  # It is slow to import.
-
   if row.reading is None:
     return row.kind == 'null' or math.isnan(row.low)
   if math.isnan(row.low):
     return False
-  mean, stderr = row.reading
-  width = -float(special.ndtri(LEVEL / (2 * max(number, 1)))) * stderr
+  mean, confidence = row.reading.mean, 1 - LEVEL / max(number, 1)
+  if isinstance(row.reading, Estimate):
+    width = row.reading.interval(confidence).half
+  else:  # An interval is widened as that of a normal distribution.
+    width = row.reading.half * half_of(1.0, confidence=confidence) / half_of(1.0)
   width += _rounding(mean)
   return math.isfinite(width) and mean - width <= row.high and mean + width >= row.low
 
@@ -628,13 +624,11 @@ def _coverage(
       continue  # No reading has an error above its rounding, or there is no reading.
     hits = np.array([of is not None and _contains(of, truth) for of in readings])
     is_right = bool(least <= hits.sum() <= most)
-    rows.append(
-      Checked('coverage', name, key, estimate_of_share(hits), *ends, is_right)
-    )
+    rows.append(Checked('coverage', name, key, wilson(hits), *ends, is_right))
   return rows
 
 
-def _contains(reading: Estimate, truth: Truth) -> bool:
+def _contains(reading: Share, truth: Truth) -> bool:
   """Returns whether the 95 % interval of a reading is finite and contains the truth."""
   low, high = _range(truth)
   half = reading.half + _rounding(reading.mean)
@@ -651,7 +645,7 @@ def _table_of(rows: Sequence[Checked]) -> str:
 def _words_of(row: Checked) -> Sequence[str]:
   if row.reading is None:
     returned = f'none: {row.reason}' if row.reason else 'none'
-  elif row.reading.stderr:
+  elif row.reading.half:
     returned = f'{row.reading.mean:.3g} ± {row.reading.half:.2g}'
   else:
     returned = f'{row.reading.mean:.3g}'

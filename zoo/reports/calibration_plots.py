@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from zoo.core.tables import Z_95
 from zoo.measure.calibration import PitHistogram, Reliability
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, Interval
 from zoo.reports.plots import Panel, Series, plot_panel, series
 from zoo.reports.style import BLACK, BLUE
 
@@ -53,10 +52,12 @@ def plot_calibration(
   )
 
 
-def _with_bars(name: str, x: list[float], estimates: Sequence[Estimate]) -> Series:
+def _with_bars(
+  name: str, x: list[float], estimates: Sequence[Estimate | Interval]
+) -> Series:
   """Returns dots of shares with 95 % intervals; an unknown interval has no length."""
   means = np.array([each.mean for each in estimates])
-  stderrs = np.nan_to_num([each.stderr for each in estimates])
-  low, high = np.clip([means - Z_95 * stderrs, means + Z_95 * stderrs], 0, 1)
+  halves = np.nan_to_num([each.half for each in estimates])
+  low, high = np.clip([means - halves, means + halves], 0, 1)
   columns = [array.tolist() for array in (np.array(x), means, low, high)]
   return Series(name, 'dots', BLUE, *map(tuple, columns))

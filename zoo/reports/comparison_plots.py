@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from zoo.core.errors import check_name
 from zoo.core.losses import ROUNDING
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
-from zoo.measure.statistics import Z_95, interval
+from zoo.measure.statistics import estimate, half_of
 from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.style import (
   PALETTE,
@@ -172,7 +172,9 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
     is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
     is_below = ~is_above & (mean.mean(axis=0) < least)
     shown = np.where(is_above | is_below, np.nan, mean)
-    yield _curve(label, kind, colour, count, [*shown], Z_95 * error[0])
+    # A formula has no prompts, and no error.
+    half = half_of(error[0], seeds[0]['num_prompts'] or math.inf)
+    yield _curve(label, kind, colour, count, [*shown], half)
     if is_above.any():
       at = np.array(count)[is_above]
       row = np.full(len(at), len(arrows))
@@ -203,7 +205,7 @@ def _curve(
   values = np.array(seeds, np.float64)
   mean = values.mean(axis=0)
   if len(values) > 1:
-    half = np.array([interval(repeats).half for repeats in values.T])
+    half = np.array([estimate(repeats).half for repeats in values.T])
   else:
     half = np.zeros_like(mean) if error is None else np.nan_to_num(error)
   columns = (

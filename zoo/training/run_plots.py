@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
-from zoo.measure.statistics import half_of, interval
+from zoo.measure.statistics import estimate, half_of
 from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
 from zoo.reports.plots import Panel, Series, plot_panel, series
 from zoo.reports.style import PALETTE, Ax, colours_of
@@ -482,10 +482,10 @@ def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
   With one seed, the interval is over the held-out prompts.
   """
   if len(rows) > 1:
-    estimate = interval([row[kind] for row in rows])
-    return estimate.mean, estimate.low, estimate.high
+    mean = estimate([row[kind] for row in rows])
+    return mean.mean, mean.low, mean.high
   (row,) = rows
-  half = (kind == 'eval_risk' and half_of(row['eval_risk_stderr'])) or 0.0
+  half = half_of(row['eval_risk_stderr'] or 0.0) if kind == 'eval_risk' else 0.0
   return row[kind], row[kind] - half, row[kind] + half
 
 
@@ -497,7 +497,7 @@ def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
   if several:
     counts = '–'.join(map(str, dict.fromkeys((several[0], several[-1]))))
     said.append(f'mean of {counts} seeds, bars: 95 % interval over seeds')
-  errors = [half_of(row['eval_risk_stderr']) or 0.0 for rows in points for row in rows]
+  errors = [half_of(row['eval_risk_stderr'] or 0.0) for rows in points for row in rows]
   if several and sampled and max(errors):
     said.append(f'without the error of held-out prompts, up to ± {max(errors):.2g}')
   if numbers[0] == 1:
@@ -526,7 +526,7 @@ def logged(log: _Log, field: str) -> tuple[list[int], list[float], list[float]]:
   return (
     [line['step'] for line in lines],
     [line[field] for line in lines],
-    [half_of(error) or 0.0 for error in errors],
+    [half_of(error or 0.0) for error in errors],
   )
 
 

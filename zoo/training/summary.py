@@ -16,7 +16,7 @@ from zoo import theory
 from zoo.config.building import Config, abstract_model, build_task, num_weights
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, Model
-from zoo.core.tables import format_estimate, format_exact, format_table
+from zoo.core.tables import format_exact, format_table
 from zoo.estimators.linear_prior import best_first_step
 from zoo.host.files import (
   UnreadableFile,
@@ -25,6 +25,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
+from zoo.measure.statistics import format_estimate
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.training.evaluation import Risks
@@ -154,9 +155,6 @@ def summarise(
     flops: The operations of a step of the program.
     wall_time: Seconds spent on the run.
   """
-  unknown = None, None
-  risk, risk_stderr = risks.sampled or unknown
-  accuracy, accuracy_stderr = risks.accuracy or unknown
   model, task = abstract_model(config), build_task(config).held_out()
   gd = optimal = excess = None
   if theory.covers(task):
@@ -172,10 +170,10 @@ def summarise(
     'model': config.model.name,
     'num_params': num_weights(model),
     'step': config.train.num_steps,
-    'eval_risk': risk,
-    'eval_risk_stderr': risk_stderr,
-    'eval_accuracy': accuracy,
-    'eval_accuracy_stderr': accuracy_stderr,
+    'eval_risk': risks.sampled and risks.sampled.mean,
+    'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+    'eval_accuracy': risks.accuracy and risks.accuracy.mean,
+    'eval_accuracy_stderr': risks.accuracy and risks.accuracy.stderr,
     'exact_risk': risks.exact,
     'gd_risk': gd,
     'optimal_risk': optimal,
@@ -194,7 +192,8 @@ def summarise(
     'num_processes': jax.process_count(),
   }
   if risks.nll is not None:
-    summary['eval_nll'], summary['eval_nll_stderr'] = risks.nll
+    summary['eval_nll'] = risks.nll.mean
+    summary['eval_nll_stderr'] = risks.nll.stderr
   if risks.metrics:
     summary['metrics'] = risks.metrics
   return cast(Summary, finite_or_null(summary))

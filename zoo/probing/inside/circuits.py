@@ -22,14 +22,15 @@ from zoo.measure.predict import Programs
 from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
-  HalfWidth,
-  above_zero,
+  Interval,
+  Share,
   difference,
   estimate,
   one_more,
   plus_minus,
   ratio,
-  ratios,
+  share_of_gap,
+  why_no_share,
 )
 from zoo.probing.inside.effects import LossAtQuery, checked_prompts
 from zoo.probing.inside.graphs import (
@@ -71,7 +72,7 @@ class Edge(NamedTuple):
 
   sender: Node
   receiver: Node
-  score: Estimate
+  score: Share
   is_kept: bool
 
 
@@ -91,7 +92,7 @@ class EdgeRow(NamedTuple):
   sender_head: int | None
   receiver: str
   receiver_head: int | None
-  score: Estimate
+  score: Share
   is_kept: bool
 
 
@@ -115,9 +116,9 @@ class CurvePoint(NamedTuple):
   """
 
   num_edges: int
-  recovered: Estimate
-  random: HalfWidth
-  largest_random: Estimate
+  recovered: Share
+  random: Interval
+  largest_random: Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +146,10 @@ class Circuit(Tabular):
 
   edges: list[Edge]
   curve: list[CurvePoint]
-  recovered: Estimate
-  random: HalfWidth
-  largest_random: Estimate
-  without: Estimate
+  recovered: Share
+  random: Interval
+  largest_random: Share
+  without: Share
   clean: Estimate
   corrupt: Estimate
   gap: Estimate
@@ -246,8 +247,8 @@ def circuit(
   Raises:
     UserError: If the model lacks one of the kinds or has loops; if a part of the model
       reads the residual stream at a place without such a tap, or reads the prompt
-      directly; if the task does not redraw prompts; if the 95 % interval of the gap
-      does not lie above 0.
+      directly; if the task does not redraw prompts; if the gap is less than 3
+      standard errors above 0, or no more than rounding.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -271,7 +272,7 @@ def circuit(
   graph = graph_of(model, choosing[0])
   runner = _Runner(model, task, graph)
   clean_loss, corrupt_loss = runner.checked_ends(*choosing)
-  scores = runner.scores(*choosing, gap=corrupt_loss - clean_loss)
+  scores = runner.scores(*choosing, clean_loss, corrupt_loss)
   sizes = np.array([score.mean for score in scores])
   order = _grown(graph, np.abs(sizes))
   kept = _smallest(runner, choosing, order, clean_loss, corrupt_loss)
@@ -299,14 +300,13 @@ def _smallest(
 def _judged(
   runner: _Runner,
   judging: tuple[Prompt, Prompt],
-  scores: Sequence[Estimate],
+  scores: Sequence[Share],
   order: Int[np.ndarray, ' e'],
   kept: int,
   seed: int,
 ) -> Circuit:
   """Returns what the circuit, the rest and random sets recover, on new prompts."""
   clean_loss, corrupt_loss = runner.checked_ends(*judging)
-  gap = corrupt_loss - clean_loss
   edges = runner.graph.edges
   generator = np.random.default_rng(seed)
   orders = [
@@ -322,8 +322,8 @@ def _judged(
   curve = [
     CurvePoint(
       count,
-      ratio(corrupt_loss - losses_of_set, gap),
-      *_of_random(corrupt_loss - losses_of_sets, gap),
+      _share(corrupt_loss - losses_of_set, clean_loss, corrupt_loss),
+      *_of_random(losses_of_sets, clean_loss, corrupt_loss),
     )
     for count, losses_of_set, losses_of_sets in zip(counts, own, of_random, strict=True)
   ]
@@ -337,10 +337,10 @@ def _judged(
     recovered=point.recovered,
     random=point.random,
     largest_random=point.largest_random,
-    without=ratio(corrupt_loss - without, gap),
+    without=_share(corrupt_loss - without, clean_loss, corrupt_loss),
     clean=estimate(clean_loss),
     corrupt=estimate(corrupt_loss),
-    gap=estimate(gap),
+    gap=difference(corrupt_loss, clean_loss),
   )
 
 
@@ -407,21 +407,27 @@ class _Runner:
       )
     clean_loss, corrupt_loss = losses[0], losses[1]
     gap = difference(corrupt_loss, clean_loss)
-    if not all(above_zero([gap])):
+    ends = estimate(clean_loss), estimate(corrupt_loss)
+    if (reason := why_no_share(gap, *ends, is_loss=True)) is not None:
       raise UserError(
         f'corrupt prompts do not raise the loss of {name}: by {gap.mean:.3g} ± '
-        f'{gap.half:.3g}; there is no gap to recover'
+        f'{gap.half:.3g}; there is no gap to recover, since {reason}'
       )
     return clean_loss, corrupt_loss
 
   def scores(
-    self, clean: Prompt, corrupt: Prompt, gap: Float[np.ndarray, ' b']
-  ) -> list[Estimate]:
+    self,
+    clean: Prompt,
+    corrupt: Prompt,
+    clean_loss: Float[np.ndarray, ' b'],
+    corrupt_loss: Float[np.ndarray, ' b'],
+  ) -> list[Share]:
     """Returns the score of each edge by EAP-IG."""
     function = functools.partial(_moves, graph=self.graph, loss=self.loss)
     moves = self.programs.run(function, [self.model], clean, corrupt)
-    shares = ratios(-np.asarray(moves, np.float64).T, gap)
-    return [Estimate(*map(float, pair)) for pair in zip(*shares, strict=True)]
+    return [
+      _share(-move, clean_loss, corrupt_loss) for move in np.asarray(moves, np.float64)
+    ]
 
   def _run(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
@@ -564,10 +570,25 @@ def _sizes(num_edges: int) -> list[int]:
   return [*map(int, np.unique(np.geomspace(1, num_edges, _NUM_SIZES).round()))]
 
 
+def _share(
+  part: Float[np.ndarray, ' b'],
+  clean_loss: Float[np.ndarray, ' b'],
+  corrupt_loss: Float[np.ndarray, ' b'],
+) -> Share:
+  """Returns a share of the gap, after `checked_ends` has found that there is one."""
+  share = share_of_gap(part, clean_loss, corrupt_loss, is_loss=True)
+  assert share is not None
+  return share
+
+
 def _of_random(
-  parts: Float[np.ndarray, 's b'], gap: Float[np.ndarray, ' b']
-) -> tuple[HalfWidth, Estimate]:
+  losses: Float[np.ndarray, 's b'],
+  clean_loss: Float[np.ndarray, ' b'],
+  corrupt_loss: Float[np.ndarray, ' b'],
+) -> tuple[Interval, Share]:
   """Returns what one more random set would recover, and the largest share of these."""
-  shares, stderrs = ratios(parts.T, gap)
-  largest = int(np.argmax(shares))
-  return one_more(shares), Estimate(float(shares[largest]), float(stderrs[largest]))
+  shares = [
+    _share(corrupt_loss - of_set, clean_loss, corrupt_loss) for of_set in losses
+  ]
+  means = [share.mean for share in shares]
+  return one_more(means), shares[int(np.argmax(means))]

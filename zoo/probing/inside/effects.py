@@ -17,7 +17,14 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate, estimate, share_of_gap, why_no_share
+from zoo.measure.statistics import (
+  Estimate,
+  Share,
+  estimate,
+  share_of_gap,
+  warn_of_few,
+  why_no_share,
+)
 from zoo.probing.inside.activations import (
   calls_of,
   check_is_list,
@@ -65,10 +72,12 @@ class Effect(NamedTuple):
   """The effect of replacing one value, as shares of the gap of the losses.
 
   It is a row of the table that `effects` returns. The gap is the corrupt loss minus the
-  clean loss. It is the same for all values, so that shares can be compared. Standard
-  errors are over prompts, and include the error of the gap. A share is None if it was
-  not asked for, if the 95 % interval of the gap contains 0, or, without a `metric`, if
-  the corrupt prompts have the lower loss.
+  clean loss. It is the same for all values, so that shares can be compared. Errors are
+  over prompts, and include that of the gap. If the gap is less than 8 standard errors
+  from 0, shares are of the type `zoo.measure.statistics.Interval`, with wide intervals
+  (see `zoo.measure.statistics.share_of_gap`). A share is None if it was not asked for,
+  if the gap is less than 3 standard errors from 0 or no more than rounding, or, without
+  a `metric`, if the corrupt prompts have the lower loss.
 
   Attributes:
     site: The site of the value. For values that were replaced together these are their
@@ -90,10 +99,10 @@ class Effect(NamedTuple):
   site: str
   head: int | None
   token: int | None
-  recovered: Estimate | None
-  zero: Estimate | None
-  mean: Estimate | None
-  resample: Estimate | None
+  recovered: Share | None
+  zero: Share | None
+  mean: Share | None
+  resample: Share | None
   site_kind: str | None = None
 
 
@@ -137,7 +146,9 @@ class Effects(_Effects, Tabular):
       f'prompts is {self.corrupt.mean:.4g}, and that of clean ones '
       f'{self.clean.mean:.4g}\n'
     )
-    reason = why_no_share(self.gap, is_loss=self.quantity == 'loss')
+    reason = why_no_share(
+      self.gap, self.clean, self.corrupt, is_loss=self.quantity == 'loss'
+    )
     if self.rows and reason is not None:
       said += f'There are no shares, since {reason}\n'
     if self.left_out:
@@ -183,9 +194,9 @@ def effects(
   - Null: 0, for a value that the prediction ignores.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
     and the values v'.
-  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None if its 95 % interval
-    contains 0, or if the corrupt prompts have the lower loss. With a `metric` the gap
-    may be negative.
+  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None if it is less than 3
+    standard errors from 0, or if the corrupt prompts have the lower loss. With a
+    `metric` the gap may be negative.
 
   Args:
     model: A model with taps.
@@ -457,6 +468,7 @@ def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
       )
   if len(clean.x) < 2:
     raise UserError('there is one prompt; standard errors need two or more')
+  warn_of_few(len(clean.x))
   plain = {'latents': None, 'context_targets': None}
   return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
 
@@ -712,16 +724,16 @@ def _table(
   empty: str,
   quantity: str,
 ) -> Effects:
-  gap = corrupt_loss - clean_loss
   unknown = dict.fromkeys(KINDS)
-  rows: dict[_Place, dict[str, Estimate | None]] = {}
+  rows: dict[_Place, dict[str, Share | None]] = {}
   # `_patched_losses` repeats selections to fill its last batch. The losses of these
   # repetitions stand at the end, and are left out.
   for kind, place, loss in zip(selections.kind, places_of, losses, strict=False):
     moved = corrupt_loss - loss if kind == _RECOVERED else loss - clean_loss
     share = share_of_gap(
       moved,
-      gap,
+      clean_loss,
+      corrupt_loss,
       with_next=KINDS[kind] == 'resample',
       is_loss=quantity == 'loss',
     )
@@ -729,7 +741,7 @@ def _table(
   return Effects(
     estimate(clean_loss),
     estimate(corrupt_loss),
-    estimate(gap),
+    estimate(corrupt_loss - clean_loss),
     Rows(
       (
         Effect(*place, **shares, site_kind=site_kinds[place[0]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,12 +21,12 @@ from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
 from zoo.measure.rows import Rows
 from zoo.measure.statistics import (
-  Z_95,
   Estimate,
-  HalfWidth,
+  Interval,
   one_more,
+  p_value_above_zero,
   ratio,
-  welch_p_value,
+  welch_sum,
 )
 from zoo.probing.inside.activations import (
   checked_module,
@@ -77,8 +76,8 @@ class LatentScore(NamedTuple):
   target: str
   r2: Estimate
   permuted: Estimate
-  untrained: HalfWidth | None = None
-  above_untrained: HalfWidth | None = None
+  untrained: Interval | None = None
+  above_untrained: Estimate | None = None
   p_value: float | None = None
 
 
@@ -309,7 +308,7 @@ def _squares(
 
 
 def _one_minus(unexplained: Estimate) -> Estimate:
-  return Estimate(1 - unexplained.mean, unexplained.stderr)
+  return dataclasses.replace(unexplained, mean=1 - unexplained.mean)
 
 
 def _beside_untrained(
@@ -324,10 +323,9 @@ def _beside_untrained(
   of_untrained = [1 - ratio(other, whole).mean for other in errors]
   control, n = one_more(of_untrained), len(errors)
   gap = ratio(np.mean(errors, axis=0) - error, whole)
-  above = HalfWidth(gap.mean, math.hypot(gap.half, control.half) / Z_95)
   spread = float(np.var(of_untrained, ddof=1)) * (1 + 1 / n)  # of one more model
-  parts = [(gap.stderr**2, len(error) - 1), (spread, n - 1)]
-  p_value = welch_p_value(gap.mean, parts)
+  above = welch_sum(gap.mean, [(gap.stderr**2, len(error) - 1), (spread, n - 1)])
+  p_value = p_value_above_zero(above)
   return {'untrained': control, 'above_untrained': above, 'p_value': p_value}
 
 

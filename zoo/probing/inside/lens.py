@@ -15,11 +15,10 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task, require_task
-from zoo.core.tables import Z_95
 from zoo.measure.curves import summarise
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
 from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, half_of
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -35,17 +34,19 @@ class LayerCurve(NamedTuple):
     mean: The mean loss over prompts.
     standard_error: The standard error of the mean.
     median: The median of the loss over prompts.
+    num_prompts: The number of prompts.
   """
 
   num_layers: Int[np.ndarray, ' n']
   mean: Float[np.ndarray, ' n']
   standard_error: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
+  num_prompts: int | float
 
   @property
   def half(self) -> Float[np.ndarray, ' n']:
-    """Half of the 95 % interval of each mean loss, `[n]`: 1.96 standard errors."""
-    return Z_95 * self.standard_error
+    """Half of the 95 % interval of each mean loss, `[n]`, by Student's t."""
+    return half_of(self.standard_error, self.num_prompts)
 
 
 class LayerLoss(NamedTuple):
@@ -89,7 +90,10 @@ class Lens(_Lens, Tabular):
     losses = [
       [None] * len(self.own.mean)
       if curve is None
-      else [*map(Estimate, curve.mean.tolist(), curve.standard_error.tolist())]
+      else [
+        Estimate(mean, stderr, curve.num_prompts)
+        for mean, stderr in zip(curve.mean, curve.standard_error, strict=True)
+      ]
       for curve in self
     ]
     return Rows(map(LayerLoss, self.own.num_layers.tolist(), *losses))
@@ -187,7 +191,14 @@ def check_enough_prompts(model: Any, task: Task, num_prompts: int) -> None:
 
 
 def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:
-  return LayerCurve(*summarise(losses)[:4])
+  curve = summarise(losses)
+  return LayerCurve(
+    num_layers=curve.num_examples,
+    mean=curve.mean,
+    standard_error=curve.standard_error,
+    median=curve.median,
+    num_prompts=curve.num_prompts,
+  )
 
 
 def _losses_by_layer(

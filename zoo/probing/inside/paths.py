@@ -15,7 +15,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
 from zoo.measure.predict import run_once
-from zoo.measure.statistics import Estimate, share_of_gap
+from zoo.measure.statistics import Share, share_of_gap
 from zoo.probing.inside.activations import (
   checked_module,
   no_array,
@@ -48,7 +48,7 @@ def path_effect(
   sender: NodeLike,
   receiver: NodeLike,
   metric: Metric | None = None,
-) -> Estimate | None:
+) -> Share | None:
   """Measures the share of the gap that the path from one node to another recovers.
 
   This is path patching. The clean value of the sender reaches the receiver, in the
@@ -71,8 +71,8 @@ def path_effect(
   - Null: 0, if the part of the sender that reaches the receiver does not change the
     prediction. If nothing of the sender reaches the receiver, an error is raised.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
-  - Denominator: the gap E L(corrupt) − E L(clean). The share is None if the 95 %
-    interval of the gap contains 0 or, without a `metric`, if the corrupt prompts have
+  - Denominator: the gap E L(corrupt) − E L(clean). The share is None if the gap is less
+    than 3 standard errors from 0 or, without a `metric`, if the corrupt prompts have
     the lower loss.
 
   Args:
@@ -87,8 +87,9 @@ def path_effect(
       prompts, and returns a number for each prompt.
 
   Returns:
-    The share, with its standard error over prompts. None if the 95 % interval of the
-    gap contains 0 or, without a `metric`, if the corrupt prompts have the lower loss.
+    The share with its error over prompts, an `Interval` if the gap is less than 8
+    standard errors from 0. None if the gap is less than 3 standard errors from 0 or,
+    without a `metric`, if the corrupt prompts have the lower loss.
 
   Raises:
     UserError: If a site, head or token is unknown; if the model has no tap of the kind
@@ -194,7 +195,7 @@ def path_effect(
     np.asarray(array, np.float64) for array in arrays
   )
   return share_of_gap(
-    corrupt_loss - patched, corrupt_loss - clean_loss, is_loss=metric is None
+    corrupt_loss - patched, clean_loss, corrupt_loss, is_loss=metric is None
   )
 
 

@@ -18,7 +18,12 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.predict import Programs, loss_of
 from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate, estimate, estimate_of_neighbours
+from zoo.measure.statistics import (
+  Estimate,
+  estimate,
+  estimate_of_neighbours,
+  warn_of_few,
+)
 from zoo.probing.inside.activations import recorded, sites
 from zoo.probing.inside.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
@@ -146,6 +151,7 @@ def task_vectors(
   """
   require_task(task)
   check_count('num_functions', num_functions, minimum=2)
+  warn_of_few(num_functions, 'functions')
   check_count('num_prompts', num_prompts)
   held_out = _with_functions(task)
   known = [site for site in sites(model) if site.endswith('.tokens')]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -61,6 +62,7 @@ class Match:
     low: The lower end of the 95 % interval of `nearest`, by a bootstrap over prompts.
     high: The upper end of this interval.
     parameters: The fitted parameters, an array `[l, …]` for each number of steps.
+    num_prompts: The number of prompts over which the distances are means.
   """
 
   distance: Float[np.ndarray, 'l k']
@@ -69,6 +71,12 @@ class Match:
   low: Int[np.ndarray, ' l']
   high: Int[np.ndarray, ' l']
   parameters: list[Float[np.ndarray, 'l _']]
+  num_prompts: int | float = math.inf
+
+  def at(self, layer: int, steps: int) -> Estimate:
+    """Returns the distance of a layer from the algorithm after some steps."""
+    mean, stderr = self.distance[layer, steps], self.stderr[layer, steps]
+    return Estimate(float(mean), float(stderr), self.num_prompts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +151,10 @@ def layer_rows(name: str, readout: Readout) -> Rows[LayerRow]:
   for layer, alike in enumerate(readout.nearest):
     for algorithm, match in readout.matches.items():
       k = int(match.nearest[layer])
-      distance = Estimate(
-        float(match.distance[layer, k]), float(match.stderr[layer, k])
-      )
       ends = int(match.low[layer]), int(match.high[layer])
+      is_nearest = algorithm in alike
       rows.append(
-        LayerRow(name, layer, algorithm, k, *ends, distance, algorithm in alike)
+        LayerRow(name, layer, algorithm, k, *ends, match.at(layer, k), is_nearest)
       )
   return rows
 
@@ -356,7 +362,7 @@ def _match(
   ]
   low, high = np.stack(ends, axis=1).astype(int)
   nearest = _least(choosing.mean(axis=0), least)
-  return Match(distance, stderr, nearest, low, high, parameters)
+  return Match(distance, stderr, nearest, low, high, parameters, len(errors))
 
 
 def _least(means: Float[np.ndarray, 'r k'], rounding: float) -> Int[np.ndarray, ' r']:

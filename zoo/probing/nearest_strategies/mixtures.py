@@ -161,7 +161,7 @@ class Strategies(NearestMixture, Tabular):
       StrategyRow(
         examples,
         name,
-        Estimate(weight, mixture.stderrs[name]),
+        Estimate(weight, mixture.stderrs[name], self.num_prompts // 2),
         mixture.distance,
         mixture.unexplained,
       )

@@ -75,8 +75,7 @@ def name_layer_algorithms(readout: Readout) -> str:
 
 
 def _left(match: Match, layer: int) -> Estimate:
-  k = match.nearest[layer]
-  return Estimate(float(match.distance[layer, k]), float(match.stderr[layer, k]))
+  return match.at(layer, int(match.nearest[layer]))
 
 
 def _at(name: str, match: Match) -> str:

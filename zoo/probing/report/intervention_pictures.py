@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from zoo.core.tables import Table
-from zoo.measure.statistics import Estimate, plus_minus
+from zoo.measure.statistics import Share, plus_minus
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.inside.effects import Effects
@@ -115,9 +115,9 @@ def _layer_table(result: Readout) -> Table:
     for layer, (k, low, high) in enumerate(
       zip(match.nearest, match.low, match.high, strict=True)
     ):
-      distance = Estimate(match.distance[layer, k], match.stderr[layer, k])
       steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
-      rows.append((NAMES.get(name, name), str(layer), steps, plus_minus(distance)))
+      distance = plus_minus(match.at(layer, int(k)))
+      rows.append((NAMES.get(name, name), str(layer), steps, distance))
   return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± 95 %'))
 
 
@@ -196,7 +196,7 @@ def plot_latents(result: Sequence[LatentScore], *, ax: Axes | None = None) -> Ax
 
 def _by_head(
   result: HeadMeasurements,
-) -> dict[str, tuple[list[float], list[Estimate | None]]]:
+) -> dict[str, tuple[list[float], list[Share | None]]]:
   """Returns the scores and shares of each head; NaN where there is none."""
   scores = {
     f'{score.layer}, head {score.head}': [
@@ -263,6 +263,6 @@ def _number(value: float) -> str:
   )  # −0.00 becomes 0.00
 
 
-def _mean_of(estimate: Estimate | None) -> float:
+def _mean_of(estimate: Share | None) -> float:
   """Returns the mean; without one NaN, which a heat map leaves blank."""
   return math.nan if estimate is None else estimate.mean

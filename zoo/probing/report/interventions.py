@@ -23,12 +23,15 @@ from zoo.measure.rows import Rows
 from zoo.measure.statistics import (
   LEVEL,
   Estimate,
-  HalfWidth,
+  Interval,
+  Share,
   above_zero,
   apart_from_extreme,
   difference_of,
   holm,
+  is_sure,
   p_value_above_zero,
+  why_no_share,
 )
 from zoo.probing.inside.activations import (
   checked_module,
@@ -212,14 +215,17 @@ def sentence(result: Result) -> str:
 
 
 def _gap_sentence(table: Effects) -> str:
-  """Returns a sentence if corrupt prompts do not have the larger loss."""
-  if all(above_zero([table.gap])):
+  """Returns a sentence if the gap of the losses is too small to compare shares."""
+  reason = why_no_share(table.gap, table.clean, table.corrupt, is_loss=True)
+  if reason is None and is_sure(table.gap):
     return ''
-  return (
-    'Corrupt prompts do not raise the loss beyond its 95 % interval, from '
-    f'{table.clean.mean:.3g} to {table.corrupt.mean:.3g}; shares of this gap say '
-    'nothing.'
-  )
+  gap = f'from {table.clean.mean:.3g} to {table.corrupt.mean:.3g}'
+  if reason is None:
+    return (
+      f'The gap {gap} is less than 8 standard errors from 0, so that shares of it are '
+      'not compared; more prompts would tell.'
+    )
+  return f'Shares of the gap {gap} say nothing, since {reason}.'
 
 
 def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
@@ -230,7 +236,7 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   shares: list[tuple[Effect, Estimate]] = [
     (row, share)
     for row in rows
-    if row.site_kind != 'stream' and (share := getattr(row, kind)) is not None
+    if row.site_kind != 'stream' and isinstance(share := getattr(row, kind), Estimate)
   ]
   positive = _surviving(shares, [share for _, share in shares])
   if not positive:
@@ -316,6 +322,8 @@ def _said(estimate: Estimate) -> str:
 
 def to_json(result: Any) -> Any:
   """Returns a result in JSON types; NaN becomes None."""
+  if isinstance(result, Estimate | Interval):
+    return {name: to_json(value) for name, value in vars(result).items()}
   if isinstance(result, Readout):
     matches = {name: vars(match) for name, match in result.matches.items()}
     return {'matches': to_json(matches), 'nearest': result.nearest}
@@ -348,38 +356,42 @@ def from_json(part: str, content: Any) -> Result | None:
 def _latent_score(
   site: str, target: str, r2: Any, permuted: Any, untrained: Any, above: Any, p: Any
 ) -> LatentScore:
-  intervals = (
-    None if pair is None else HalfWidth(*map(_number, pair))
-    for pair in (untrained, above)
+  return LatentScore(
+    site,
+    target,
+    r2=Estimate(**_numbers(r2)),
+    permuted=Estimate(**_numbers(permuted)),
+    untrained=None if untrained is None else Interval(**_numbers(untrained)),
+    above_untrained=None if above is None else Estimate(**_numbers(above)),
+    p_value=p,
   )
-  known = Estimate(*map(_number, r2)), Estimate(*map(_number, permuted))
-  return LatentScore(site, target, *known, *intervals, p_value=p)
 
 
-def _match(parameters: list[Any], **arrays: Any) -> Match:
+def _match(parameters: list[Any], num_prompts: int | float, **arrays: Any) -> Match:
   return Match(
     **{name: np.array(value) for name, value in arrays.items()},
     parameters=[np.array(fitted, float) for fitted in parameters],
+    num_prompts=num_prompts,
   )
 
 
 def _effects(content: Any) -> Effects:
   clean, corrupt, gap, rows, *rest = content  # Older files have less of the rest.
   return Effects(
-    Estimate(*map(_number, clean)),
-    Estimate(*map(_number, corrupt)),
-    Estimate(*map(_number, gap)),
-    Rows(
-      Effect(*row[:3], *(_estimate(pair) for pair in row[3:7]), site_kind=row[7])
-      for row in rows
-    ),
+    Estimate(**_numbers(clean)),
+    Estimate(**_numbers(corrupt)),
+    Estimate(**_numbers(gap)),
+    Rows(Effect(*row[:3], *map(_share, row[3:7]), site_kind=row[7]) for row in rows),
     *rest,
   )
 
 
-def _estimate(pair: Sequence[float | None] | None) -> Estimate | None:
-  return None if pair is None else Estimate(*map(_number, pair))
+def _share(content: dict[str, Any] | None) -> Share | None:
+  if content is None:
+    return None
+  return (Interval if 'low' in content else Estimate)(**_numbers(content))
 
 
-def _number(value: float | None) -> float:
-  return math.nan if value is None else value
+def _numbers(content: dict[str, Any]) -> dict[str, float]:
+  """Returns the fields of an estimate or an interval; a number may be unknown."""
+  return {name: math.nan if value is None else value for name, value in content.items()}

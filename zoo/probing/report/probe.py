@@ -368,7 +368,7 @@ def _judge(task: Task, parts: _Parts) -> tuple[bool | None, str]:
 
 def _plain(value: object) -> object:
   """Returns the value in JSON types."""
-  if isinstance(value, Estimate | Lens | LayerCurve):
+  if isinstance(value, Lens | LayerCurve):
     value = value._asdict()
   if isinstance(value, dict):
     return {name: _plain(part) for name, part in value.items()}

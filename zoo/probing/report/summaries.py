@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from zoo.core.tables import Table, format_estimate
+from zoo.core.tables import Table, format_mean
 from zoo.measure.comparison import table_of
 from zoo.measure.statistics import Estimate
 from zoo.probing.inside.attention_heads import Head
@@ -82,17 +82,14 @@ def tables(report: Report) -> list[Table]:
 
 
 def _lens_table(readouts: Lens) -> Table:
-  curves = (
-    (readouts.own,) if readouts.fitted is None else (readouts.own, readouts.fitted)
-  )
-  losses = [
-    [*map(format_estimate, curve.mean.tolist(), curve.standard_error.tolist())]
-    for curve in curves
+  rows = [
+    (
+      str(row.num_layers),
+      _loss(row.own),
+      '-' if row.fitted is None else _loss(row.fitted),
+    )
+    for row in readouts.rows
   ]
-  layers = range(len(readouts.own.mean))
-  if readouts.fitted is None:
-    losses.append(['-' for _ in layers])
-  rows = [*zip(map(str, layers), *losses, strict=True)]
   return Table(rows, ('after layer', 'own readout', 'fitted readout'))
 
 
@@ -150,8 +147,8 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
     unexplained = '-' if share is None else shown_share(share)
     distance = '-' if nearest.distance is None else f'{nearest.distance:.3g}'
     cells = f'{symbol} = {number:.4g}', distance, unexplained
-    rows.append((name, *cells, format_estimate(*nearest.risk)))
-  rows.append(('this model', '', '', '', format_estimate(*sampled.risk)))
+    rows.append((name, *cells, _loss(nearest.risk)))
+  rows.append(('this model', '', '', '', _loss(sampled.risk)))
   header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± 95 %'
   note = (
     f'(fitted to half of {sampled.num_prompts} prompts and measured on the others; the '
@@ -252,6 +249,10 @@ def _known(sampled: Estimate | None, exact: float | None) -> str:
   if sampled is None:
     return '-'
   return _sampled(sampled) if exact is None else f'{exact:.6f}, exact'
+
+
+def _loss(estimate: Estimate) -> str:
+  return format_mean(estimate.mean, estimate.half, 4)
 
 
 def _sampled(estimate: Estimate) -> str:

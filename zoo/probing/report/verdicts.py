@@ -181,7 +181,7 @@ def _is_beyond(share: Estimate) -> bool:
 def judge_by_baselines(comparison: Comparison) -> str:
   """Returns a sentence that compares a model's loss with the baselines of its task."""
   gaps = {
-    name: Estimate(gap, stderr)
+    name: Estimate(gap, stderr, row['num_prompts'])
     for name, row in comparison.items()
     if name != MODEL
     and (gap := row['difference']) is not None

@@ -13,7 +13,7 @@ from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
 from zoo.measure.comparison import MODEL
-from zoo.measure.statistics import half_of, interval
+from zoo.measure.statistics import estimate, half_of
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
@@ -102,11 +102,12 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   """
   cells = []
   for row in rows:
+    stderr = row['eval_risk_stderr']
     cells.append(
       [
         *(str(row.get(field)) for field in fields),
         'diverged' if is_lost(row) else _number(row['eval_risk'], '.4f'),
-        _number(half_of(row['eval_risk_stderr']), '.4f'),
+        _number(None if stderr is None else half_of(stderr), '.4f'),
         _number(row['exact_risk'], '.6f'),
         _number(row['excess_risk'], '.2e'),
       ]
@@ -184,7 +185,7 @@ def _best_arms(
 
   def rank(arm: _Arm) -> tuple[int, float]:
     risks = [*arms[arm].values()]
-    return -len(risks), interval(risks).mean if risks else math.inf
+    return -len(risks), estimate(risks).mean if risks else math.inf
 
   best = {}
   for members in alike.values():
@@ -196,8 +197,8 @@ def _mean_and_half(risks: Mapping[object, float], form: str) -> list[str]:
   """Returns the mean over seeds and half its 95 % interval, as text."""
   if not risks:
     return ['-', '-']
-  estimate = interval([*risks.values()])
-  return [_number(estimate.mean, form), _number(estimate.half, form.lstrip('+'))]
+  mean = estimate([*risks.values()])
+  return [_number(mean.mean, form), _number(mean.half, form.lstrip('+'))]
 
 
 def _number(value: float | None, form: str) -> str:
