@@ -29,8 +29,6 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.parts import Part
-from zoo.storage.checkpoints import METADATA_FILE
-from zoo.storage.steps import steps_in
 
 POINTS = 'points'  # A sweep has the workdirs of its points in this folder.
 
@@ -70,8 +68,7 @@ def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
 
   The folder of a run that ended before its first checkpoint may be used with any
   config: such a run ended because memory was not enough or a loss was not finite. The
-  folder of any other run may be used with a config that has more steps, or with the
-  config of its newest step.
+  folder of any other run may be used with a config that has more steps.
 
   Raises:
     UserError: If the workdir belongs to another config or another kind of program,
@@ -172,32 +169,14 @@ def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
     raise UserError(
       f'{saved} is damaged: no config can be read from it; {_OTHER}'
     ) from error
-  differing, workdir = differences(content, config), saved.parent
-  if differing and not (
-    kind == 'run' and (_is_untrained(workdir) or _newest_step_has(workdir, config))
-  ):
+  differing = differences(content, config)
+  if differing and not (kind == 'run' and _is_untrained(saved.parent)):
     only_steps = [field.split()[0] for field in differing] == ['train.num_steps']
     hint = ' (a run may be given more steps, not fewer)' if only_steps else ''
     raise UserError(
-      f'{workdir} belongs to another config; it differs in {shown(differing)}'
+      f'{saved.parent} belongs to another config; it differs in {shown(differing)}'
       f'{hint}; {_OTHER}'
     )
-
-
-def _newest_step_has(workdir: pathlib.Path, config: Any) -> bool:
-  """Returns whether a run may go on from its newest step by this config.
-
-  The steps of a launch with more steps may have been deleted by hand. The run is then
-  as it was before this launch.
-  """
-  steps = steps_in(workdir / 'checkpoints')
-  if not steps:
-    return False
-  try:
-    saved = read_json(workdir / 'checkpoints' / str(steps[-1]) / METADATA_FILE, dict)
-  except UnreadableFile:
-    return False
-  return 'config' in saved and not differences(saved['config'], config)
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
