@@ -106,7 +106,7 @@ def test_a_folder_of_a_process_that_was_killed_is_free_at_once(tmp_path):
 def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
   workdir = tmp_path / 'run'
   workdir.mkdir()
-  with locked(workdir), Records(workdir, 0) as records:
+  with locked(workdir), Records(workdir, 0, small_config()) as records:
     records.write(line(4))
     shutil.rmtree(workdir)
     with pytest.raises(RunError, match=f'{workdir}/metrics.jsonl has gone'):
@@ -114,7 +114,7 @@ def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
     assert not workdir.exists()
     # Another program may have begun in it since.
     workdir.mkdir()
-    with locked(workdir), Records(workdir, 0) as others:
+    with locked(workdir), Records(workdir, 0, small_config()) as others:
       others.write(line(4))
       with pytest.raises(RunError, match='was replaced by another program'):
         records.write(line(8))
@@ -160,12 +160,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, file, reason):
 def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):
   small = small_config(train__batch_size=8)
   open_workdir(tmp_path, small_config())
-  with locked(tmp_path), Records(tmp_path, 0):
+  with locked(tmp_path), Records(tmp_path, 0, small_config()):
     (tmp_path / 'checkpoints' / '4.orbax-checkpoint-tmp').mkdir(parents=True)
     with refuses('is in use'), occupied(tmp_path, small):
       pass
-  with occupied(tmp_path, small), Records(tmp_path, 0) as records:
-    open_workdir(tmp_path, small, held=True)  # as a run does that begins
+  with occupied(tmp_path, small), Records(tmp_path, 0, small) as records:
     records.write(line(4))
   assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
   (tmp_path / 'checkpoints' / '4').mkdir()
@@ -185,14 +184,14 @@ def line(step, loss=1.0, wall_time=0.1):
 
 
 def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
-  with Records(tmp_path, 0) as records:
+  with Records(tmp_path, 0, small_config()) as records:
     for step in (4, 8, 12):
       records.write(line(step))
   path = tmp_path / 'metrics.jsonl'
   lines = [json.loads(text) for text in path.read_text().splitlines()]
   lines[1]['wall_time'] = 1000.0
   path.write_text(''.join(json.dumps(entry) + '\n' for entry in lines) + '{"step": 1')
-  with Records(tmp_path, 8) as records:
+  with Records(tmp_path, 8, small_config()) as records:
     assert 1000.0 <= records.wall_time < 1100.0
     records.write(line(12, loss=2.0, wall_time=records.wall_time))
   lines = [json.loads(text) for text in path.read_text().splitlines()]

@@ -24,7 +24,7 @@ CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
 OF_THE_LAUNCH = (
   *('steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'),
-  *('tokens_per_second', 'peak_memory_bytes'),
+  *('tokens_per_second', 'peak_memory_bytes', 'history'),
 )
 
 

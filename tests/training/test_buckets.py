@@ -140,6 +140,28 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert names_below(folder) == names
 
 
+def test_a_finished_run_is_kept_until_a_longer_launch_has_saved_a_step(folder, whole):
+  upload(whole, folder)
+  before = {name: (folder / name).read_bytes() for name in names_below(folder)}
+  longer = small_config(train__num_steps=16)
+
+  class Stop(zoo.Hook):
+    def on_chunk(self, event):
+      raise ZeroDivisionError
+
+  with pytest.raises(ZeroDivisionError):
+    train(longer, folder, [Stop()])
+  assert before == {name: (folder / name).read_bytes() for name in names_below(folder)}
+  summary = train(longer, folder)
+  assert summary is not None
+  assert [launch['to_step'] for launch in summary['history']] == [12, 16]
+  assert [line['step'] for line in lines_of(folder)] == [4, 6, 8, 12, 16]
+  config = json.loads((folder / 'config.json').read_text())
+  assert config['train']['num_steps'] == 16
+  boards = [name for name in names_below(folder) if name.startswith('tensorboard/')]
+  assert len(boards) == 2
+
+
 def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
   stop_at(8)
   train(small_config(), folder)

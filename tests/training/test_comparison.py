@@ -118,20 +118,26 @@ def test_the_loss_at_every_example_is_the_mean_over_prefixes():
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  """A finished run that was trained on every example, and its summary."""
-  workdir = tmp_path_factory.mktemp('run')
+  """A finished run that was trained on every example: summary and last event."""
+  workdir, ended = tmp_path_factory.mktemp('run'), []
+
+  class Ends(zoo.Hook):
+    def on_end(self, event):
+      ended.append(event)
+
   config = _config(objective__positions='every', eval__num_compared=32)
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(registry.MODELS, 'causal', Causal)
     with jax.numpy_dtype_promotion('standard'):
-      summary = train(config, workdir, compare=True)
+      summary = train(config, workdir, [Ends()], compare=True)
   assert summary is not None
-  return workdir, summary
+  (event,) = ended
+  return workdir, summary, event
 
 
 def test_the_curve_is_in_the_log_and_on_the_board(finished):
   proto: Any = importlib.import_module('tensorboardX.proto.event_pb2')
-  workdir, summary = finished
+  workdir, summary, _ = finished
   line = read_lines(workdir)[-1]
   assert len(line['curve']) == 5
   assert_close(line['curve'][-1], summary['eval_risk'], 1e-6)
@@ -147,9 +153,9 @@ def test_the_curve_is_in_the_log_and_on_the_board(finished):
 
 
 def test_the_comparison_is_in_the_summary_and_the_table(finished):
-  workdir, summary = finished
+  workdir, summary, event = finished
   read = read_summary(workdir)
-  assert read == summary
+  assert read == event.summary == summary
   comparison = summary.get('comparison')
   assert [*comparison] == ['model', *_task().baselines()]
   assert comparison['model']['num_prompts'] == 32
@@ -203,7 +209,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
 
 
 def test_it_is_drawn_when_finished_and_before(finished, tmp_path):
-  workdir, _ = finished
+  workdir, _, _ = finished
   assert len(plot_examples([workdir])[0].lines) > 4
   # A run that has not ended has the curve of its last evaluation.
   for name in ('config.json', 'metrics.jsonl'):

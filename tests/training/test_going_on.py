@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+import sys
 from typing import cast
 
 import jax
@@ -15,6 +16,7 @@ from ml_collections import ConfigDict
 import zoo
 from configs import common
 from tests.compare import refuses
+from tests.launch.processes import run as launched
 from tests.marks import mostly_slow
 from tests.training.runs import (
   assert_close_arrays,
@@ -29,6 +31,7 @@ from zoo.config.own import METRICS
 from zoo.config.saved import other_function
 from zoo.config.sharding import make_mesh, on_mesh
 from zoo.core.errors import RunError, UserError
+from zoo.storage import checkpoints
 from zoo.training import grid, run, sweep
 from zoo.training.compilation import make_training
 from zoo.training.records import read_lines
@@ -66,11 +69,133 @@ def test_a_finished_run_whose_step_cannot_be_loaded_stays_as_it_is(tmp_path):
 
 
 def _content(folder):
+  """All files but locks, and what a save that was not completed has left."""
+  files = [path for path in folder.rglob('*') if path.is_file()]
+  names = {path.relative_to(folder): path for path in files}
   return {
-    path.relative_to(folder): path.read_bytes()
-    for path in folder.rglob('*')
-    if path.is_file() and not path.name.startswith('.lock')
+    name: path.read_bytes()
+    for name, path in names.items()
+    if not path.name.startswith('.lock') and 'orbax-checkpoint-tmp' not in str(name)
   }
+
+
+class _Killed(BaseException):
+  """Stands for a kill, after which nothing of the process runs."""
+
+
+@pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize('place', ['start', 'step', 'save'])
+def test_a_longer_launch_that_saves_no_step_changes_nothing(
+  tmp_path, monkeypatch, thirty, no_step, place
+):
+  folder = tmp_path / 'run'
+  shutil.copytree(thirty, folder)
+  before = _content(folder)
+
+  def stop(*arguments):
+    raise _Killed
+
+  class Hook(zoo.Hook):
+    on_chunk = stop
+
+  hooks = [Hook()] if place == 'step' else []
+  with monkeypatch.context() as patch:
+    if place == 'start':
+      patch.setattr(run, 'Loop', stop)
+    if place == 'save':
+      patch.setattr(checkpoints, 'write_sums', stop)
+    with pytest.raises((_Killed, RunError)):
+      zoo.train(_of_steps(60), folder, hooks)
+  assert _content(folder) == before
+  no_step()
+  assert zoo.train(_of_steps(30), folder) == json.loads(
+    before[pathlib.Path('summary.json')]
+  )
+  assert _content(folder) == before
+
+
+# A process that trains longer what is finished, and is killed at a place.
+_KILLED = """
+import os, signal, sys
+import zoo
+from tests.training import test_going_on
+from zoo.storage import checkpoints
+from zoo.training import records, run
+
+def kill(*arguments):
+  os.kill(os.getpid(), signal.SIGKILL)
+
+class Hook(zoo.Hook):
+  on_chunk = kill
+
+hooks, place = [], sys.argv[1]
+if place == 'start':
+  run.Loop = kill
+elif place == 'step':
+  hooks = [Hook()]
+elif place == 'save':
+  checkpoints.write_sums = kill
+elif place == 'replace':
+  records.Records.replace = kill
+test_going_on.train_longer(*sys.argv[2:], hooks=hooks)
+"""
+_POINTS = [{'seed': seed} for seed in range(6)]
+
+
+def train_longer(kind, folder, hooks=()):
+  """Trains a finished run, or one of six finished points, for ten times longer."""
+  config = small_config(train__num_steps=120)
+  if kind == 'run':
+    return zoo.train(config, folder, hooks)
+  return sweep(config, _POINTS[3:4], folder, hooks=hooks)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """The folders of a run and of a sweep that have ended, and their results."""
+  folders = {kind: tmp_path_factory.mktemp(kind) for kind in ('run', 'sweep')}
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
+    share_programs(patch)
+    zoo.train(small_config(), folders['run'])
+    sweep(small_config(), _POINTS, folders['sweep'])
+  return folders
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize('place', ['start', 'step', 'save', 'replace'])
+def test_a_longer_launch_that_is_killed_changes_nothing_before_its_first_save(
+  tmp_path, finished, cache, no_step, place
+):
+  folders = {kind: tmp_path / kind for kind in finished}
+  for kind, folder in folders.items():
+    shutil.copytree(finished[kind], folder)
+    killed = launched([sys.executable, '-c', _KILLED, place, kind, folder], cache)
+    assert killed.returncode == -9, killed.stderr
+  if place == 'replace':  # The first step is saved, so that there is no way back.
+    for kind, folder in folders.items():
+      with refuses('train.num_steps (120 there, 12 here)'):
+        _train_again(kind, folder)
+      assert train_longer(kind, folder) is not None
+      run_folder = folder if kind == 'run' else folder / 'points/seed=3'
+      summary = json.loads((run_folder / 'summary.json').read_text())
+      steps = [(each['from_step'], each['to_step']) for each in summary['history']]
+      assert steps == [(0, 12), (12, 16), (16, 120)]
+    return
+  no_step()
+  for kind, folder in folders.items():
+    before = _content(finished[kind])
+    assert _content(folder) == before
+    _train_again(kind, folder)
+    assert _content(folder) == before
+
+
+def _train_again(kind, folder):
+  if kind == 'run':
+    assert zoo.train(small_config(), folder) is not None
+  else:
+    assert sweep(small_config(), _POINTS, folder) is not None
 
 
 # Another value of each field that may change and changes no bit. The fields of the mesh
@@ -228,6 +353,14 @@ def test_more_steps_are_all_that_may_change(tmp_path, thirty):
   summary = zoo.train(_of_steps(60), tmp_path)
   assert summary is not None
   assert summary['step'] == 60
+  # It is told from a run that was given 60 steps at once.
+  first, second = summary['history']
+  assert [first] == json.loads((thirty / 'summary.json').read_text())['history']
+  assert (first['from_step'], first['to_step'], first['changed']) == (0, 30, {})
+  assert (second['from_step'], second['to_step']) == (30, 60)
+  changed = {'optimizer.warmup_steps': [3, 6], 'train.num_steps': [30, 60]}
+  assert second['changed'] == changed
+  assert second['versions']['jax'] == jax.__version__
 
 
 @pytest.mark.usefixtures('shared_programs')

@@ -108,6 +108,13 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
   assert lines[-1]['largest'] == float(largest)
   summary = json.loads((tmp_path / 'whole/summary.json').read_text())
   assert summary['metrics'] == {'norm/weights': lines[-1]['norm/weights']}
+  # A metric that the summary of a finished run lacks is measured, to the same number.
+  del summary['metrics']
+  (tmp_path / 'whole/summary.json').write_text(json.dumps(summary))
+  again = zoo.train(config, tmp_path / 'whole')
+  assert again is not None
+  measured = again.get('metrics') or {}
+  np.testing.assert_allclose(measured['norm/weights'], lines[-1]['norm/weights'], 1e-6)
   losses = [line['loss'] for line in lines]
   assert calls == [
     *(('chunk', 4, losses[0]), ('save', 4), ('chunk', 6, losses[1])),

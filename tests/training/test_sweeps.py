@@ -28,6 +28,7 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
+from zoo.config.own import METRICS
 from zoo.core.tables import format_seconds
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
@@ -47,6 +48,10 @@ _POINTS = [
   {'model.num_heads': 2, 'model.initial_guess': 1.0, 'seed': 0},
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1},
 ]
+
+
+class _Killed(BaseException):
+  """Stands for a kill, after which nothing of the process runs."""
 
 
 def sweep(*arguments) -> list[dict[str, Any]]:
@@ -412,6 +417,55 @@ def test_points_that_have_saved_steps_of_their_own_go_on_alone(
   assert '2 points have saved steps of their own, and go on one after' in caplog.text
 
 
+def test_a_sweep_that_trains_nothing_keeps_its_configs_and_measures_what_is_new(
+  tmp_path, monkeypatch, three, no_step, caplog
+):
+  shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
+  points, before = _POINTS[:3], _files_of(tmp_path)
+
+  def stop(*arguments):
+    raise _Killed
+
+  with monkeypatch.context() as patch:  # One point is to be trained for longer.
+    patch.setattr(run, 'compile_training', lambda training: training)
+    patch.setattr(run, 'Loop', stop)
+    with pytest.raises(_Killed):
+      sweep(_config(train__num_steps=120), points[1:2], tmp_path)
+  assert _files_of(tmp_path) == before
+  no_step()
+  assert _movable(sweep(_config(), points, tmp_path)) == _movable(three)
+  assert _files_of(tmp_path) == before
+  # Fields that have no effect any more, and a metric.
+  monkeypatch.setitem(METRICS, 'bias', lambda model, task, key: {'is': 2.0})
+  fields = {'train__log_every': 3, 'mesh__start_timeout': 99}
+  rows = sweep(_config(eval__metrics=('bias',), **fields), points, tmp_path)
+  assert [row['metrics'] for row in rows] == [{'bias/is': 2.0}] * 3
+  (said,) = [text for text in caplog.messages if 'keep their configs' in text]
+  assert 'mesh.start_timeout (300 there, 99 here)' in said
+  assert 'train.log_every (4 there, 3 here)' in said
+  after = _files_of(tmp_path)
+  changed = {path for path in after if after[path] != before[path]}
+  folders = [row['workdir'].relative_to(tmp_path) for row in rows]
+  names = 'config.json', 'summary.json'
+  written = {str(folder / name) for folder in folders for name in names}
+  assert changed == {'table.csv', 'table.json', *written}
+  for folder in folders:
+    config, other = (
+      json.loads(files[f'{folder}/config.json']) for files in (before, after)
+    )
+    assert other['eval'].pop('metrics') == ['bias']
+    assert config['eval'].pop('metrics') == []
+    assert other == config
+
+
+def _files_of(folder):
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in folder.rglob('*')
+    if path.is_file() and not path.name.startswith('.lock')
+  }
+
+
 @pytest.mark.slow
 def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
   shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
@@ -421,10 +475,6 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
   more = sweep(_config(), _POINTS, tmp_path)
   assert more[:3] == again
   assert trained == [2]
-
-
-class _Killed(BaseException):
-  """Stands for a kill, after which nothing of the process runs."""
 
 
 def _assert_same_results(rows, others):

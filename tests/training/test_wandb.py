@@ -132,9 +132,12 @@ def _without_its_own(line):
 
 
 def test_every_number_of_a_run_is_logged_at_its_step(tmp_path, wandb):
-  workdir, config = tmp_path / 'run', small_config('transformer')
-  summary = zoo.train(config, workdir, hooks=[zoo.WandbWriter('icl', tags=['first'])])
+  workdir = tmp_path / 'run'
+  config = small_config('transformer', eval__num_compared=8)
+  writer = zoo.WandbWriter('icl', tags=['first'])
+  summary = zoo.train(config, workdir, hooks=[writer], compare=True)
   assert summary is not None
+  assert summary['comparison'] is not None
   lines, (logged,) = lines_of(workdir), _logged(workdir)
   assert logged.steps == [line['step'] for line in lines] == [4, 6, 8, 12]
   assert [*map(_without_its_own, logged.lines)] == [*map(scalars_of, lines)]

@@ -571,8 +571,8 @@ FIELDS: dict[str, Field] = {
     Count(0),
     'Number of prompts on which the model and the baselines are compared at the end. '
     'At most `eval.num_batches` times `train.batch_size` prompts are used. With fewer '
-    'than 2 prompts there is no comparison. If this number changes, a run that has '
-    'ended is compared again. The points of a sweep that are done are not.',
+    'than 2 prompts there is no comparison. If this number changes, a run or a point '
+    'that has ended and was compared is compared again.',
     may_change='always',
   ),
   'eval.metrics': Field(

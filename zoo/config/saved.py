@@ -25,6 +25,11 @@ def to_json(config: Config) -> str:
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=listed)
 
 
+def to_content(config: Config) -> dict[str, Any]:
+  """Returns the config as JSON holds it."""
+  return json.loads(to_json(config))
+
+
 def differences(
   saved: Mapping[str, Any], config: Config, resumes: bool = True
 ) -> list[str]:
@@ -37,16 +42,39 @@ def differences(
     resumes: Whether to leave out the fields that may change when a run goes on, as
       zoo/config/fields.py says.
   """
-  content = json.loads(to_json(config))
-  if content == saved:
-    return []
-  before = _defaults(saved) | flatten_dict(saved, sep='.')
-  now = _defaults(content) | flatten_dict(content, sep='.')
+  before, now = _with_defaults(saved, to_content(config))
   first, last = before.get('train.num_steps'), now.get('train.num_steps')
   longer = isinstance(first, int) and isinstance(last, int) and last > first
   free = may_change(more_steps=longer) if resumes else set()
   names = sorted((before.keys() | now.keys()) - free)
   return _differing(names, before, now, prefix='')
+
+
+def changed_fields(
+  saved: Mapping[str, Any], content: Mapping[str, Any]
+) -> dict[str, list[Any]]:
+  """Returns the old and the new value of each field that differs between two configs.
+
+  Args:
+    saved: The old config, as JSON holds it.
+    content: The new config, as JSON holds it. A field that one of the two lacks has its
+      default there, or None.
+  """
+  before, now = _with_defaults(saved, content)
+  names = sorted(before.keys() | now.keys())
+  pairs = {name: [before.get(name), now.get(name)] for name in names}
+  return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _with_defaults(
+  saved: Mapping[str, Any], content: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Returns the fields of two configs, with the defaults of those that they lack."""
+  if content == saved:  # The defaults, which take time, would change nothing.
+    fields = flatten_dict(content, sep='.')
+    return fields, fields
+  before = _defaults(saved) | flatten_dict(saved, sep='.')
+  return before, _defaults(content) | flatten_dict(content, sep='.')
 
 
 def other_function(saved: Config, config: Config) -> list[str]:

@@ -1,22 +1,22 @@
 """The checkpoints of a run: Orbax's `Checkpointer`, with checksums.
 
 A step is one folder of `<workdir>/checkpoints`, local or in a bucket. It has the items
-`model` and `optimizer`, and the JSON item `origin`: the step, and the config and the
-versions that made it. Orbax saves in the background, commits a step whole or not at all
-and deletes the oldest. This module adds `SHA256SUMS` to what Orbax commits.
+`model` and `optimizer`, and the JSON item `origin`: the step, the config and the
+versions that made it, and its history. Orbax saves in the background, commits a step
+whole or not at all and deletes the oldest. This module adds `SHA256SUMS` to what Orbax
+commits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import math
 import pathlib
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo.config.building import Config
-from zoo.config.saved import differences, to_json
+from zoo.config.saved import changed_fields, differences, to_content
 from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically
@@ -37,11 +37,31 @@ _MOST_LISTED_ARRAYS = 8
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
 
 
+class Launch(TypedDict):
+  """What one launch has trained, as an entry of the history of a step.
+
+  Attributes:
+    from_step: The step from which the launch went on; 0 for a new run.
+    to_step: The last step that it saved.
+    changed: The fields in which its config differs from that of the launch before, with
+      the old and the new value.
+    versions: The versions of Python, of this library and of the packages that it uses.
+  """
+
+  from_step: int
+  to_step: int
+  changed: dict[str, list[Any]]
+  versions: dict[str, str | None]
+
+
 class Checkpoints:
   """The checkpoints of the run that is being trained; a context manager.
 
   All processes of the run make the same calls. Process 0 checks, names and deletes
   steps; all write their arrays.
+
+  Attributes:
+    history: Each launch that has led to the newest step, the first one first.
   """
 
   def __init__(
@@ -56,7 +76,8 @@ class Checkpoints:
     Args:
       workdir: The folder of the run.
       keep: The number of newest steps to keep.
-      metadata: The metadata of each step, as JSON holds them.
+      metadata: The metadata of each step, as `run_metadata` returns them, and more. A
+        `history` among them is that of each step.
       steps: Further steps to keep.
 
     Raises:
@@ -72,7 +93,10 @@ class Checkpoints:
     self._metadata: dict[str, Any] = {'format': FORMAT, **metadata}
     self._saving: tuple[int, Callable[[], None]] = 0, lambda: None
     self._response: Any = None  # Orbax returned it for the last save.
-    processes.run_on_main(lambda: check_newest(self._folder, self._metadata))
+    saved = processes.run_on_main(lambda: check_newest(self._folder, self._metadata))
+    self.history: list[Launch] = saved.get('history', [])
+    self._launches_before, self._from_config = self.history, saved.get('config')
+    self._from_step = saved.get('step', 0)
     context = orbax_context()
     # Orbax copies its context. A method in it would bring this object along.
     context.asynchronous.post_finalization_callback = lambda: self._before_commit()
@@ -138,13 +162,28 @@ class Checkpoints:
     """  # noqa: DOC501
     self.wait()
     self._saving = step, before_commit
-    items = {**state, 'origin': {**self._metadata, 'step': step}}
+    self.history = self._history_at(step)
+    origin = {**self._metadata, 'step': step, 'history': self.history}
+    items = {**state, 'origin': origin}
     try:
       if not is_url(self._folder) and not self._folder.exists():
         raise FileNotFoundError('it was deleted while this program was working in it')
       self._response = self._orbax.save_checkpointables_async(step, items, force=True)
     except Exception as error:
       raise self._not_written(error) from error
+
+  def _history_at(self, step: int) -> list[Launch]:
+    """Returns the history of a step that this launch saves."""
+    if 'history' in self._metadata:
+      return self._metadata['history']
+    config = self._metadata.get('config', {})
+    launch = Launch(
+      from_step=self._from_step,
+      to_step=step,
+      changed=changed_fields(self._from_config or config, config),
+      versions=self._metadata.get('versions', {}),
+    )
+    return [*self._launches_before, launch]
 
   def wait(self) -> None:
     """Waits until the last save is complete.
@@ -185,8 +224,15 @@ class Checkpoints:
     )
 
 
-def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
+def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
   """Checks the newest step in a folder.
+
+  Args:
+    folder: The folder of the checkpoints.
+    metadata: The metadata of the steps of this launch.
+
+  Returns:
+    The metadata of the newest step; an empty dictionary if there is none.
 
   Raises:
     RunError: If the step is damaged.
@@ -203,16 +249,18 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
   if is_url(folder):  # A step that a kill left has no checksums; Orbax deletes it.
     steps = steps_in(folder)
   if not steps:
-    return
+    return {}
   newest = folder / str(steps[-1])
   if reason := damage_of(newest):
     raise damaged(newest, reason)
-  _check_own(newest, read_json(newest / METADATA_FILE, dict), metadata)
+  saved = read_json(newest / METADATA_FILE, dict)
+  _check_own(newest, saved, metadata)
   for step in steps if is_url(folder) else []:
     # Orbax deletes steps without this file. A copied local run may lack it.
     marker = folder / str(step) / 'commit_success.txt'
     if not marker.exists():
       write_atomically(marker, '')
+  return saved
 
 
 def _check_own(
@@ -437,6 +485,6 @@ def run_metadata(config: Config) -> dict[str, object]:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[name] = importlib.metadata.version(name)
   return {
-    'config': json.loads(to_json(config)),
+    'config': to_content(config),
     'versions': {'python': platform.python_version(), **versions},
   }

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import json
 import os
 import pathlib
 import socket
@@ -32,13 +33,13 @@ from zoo.host.parts import Part
 POINTS = 'points'  # A sweep has the workdirs of its points in this folder.
 
 _OTHER = 'give another folder'
-_CONFIG = 'config.json'
+CONFIG = 'config.json'
 LOCK = '.lock'  # A program locks this file while it works in a folder.
 _HOLDER = '.holder'  # A file whose name has this ending says who has a lock.
 _PARTS = '.locks'  # The locks of parts of the work, and their holders, are here.
 # A program that is killed before it writes the config may leave files in the new folder
 # whose names begin like this.
-_BEFORE_CONFIG = LOCK, f'.{_CONFIG}.'
+_BEFORE_CONFIG = LOCK, f'.{CONFIG}.'
 _NUMBER = '.parts'  # A sweep that is divided has the number of its parts in this file.
 # Programs wait this long for a lock, since another program may hold it for a moment to
 # test it.
@@ -81,8 +82,8 @@ def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
         raise UserError(
           f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
         )
-    if _CONFIG in names:
-      _check_config(workdir / _CONFIG, config, kind)
+    if CONFIG in names:
+      _check_config(workdir / CONFIG, config, kind)
     elif 'checkpoints' in names:
       raise UserError(
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
@@ -99,13 +100,10 @@ def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
     raise _not_writable(workdir, error) from error
 
 
-def open_workdir(
-  workdir: pathlib.Path, config: Any, kind: str = 'run', held: bool = False
-) -> None:
+def open_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
   """Creates a workdir, or checks that it belongs to the config; for process 0.
 
-  If this program has locked the folder (`held`), the config in it is replaced by this
-  one.
+  A config that is in the folder stays there.
 
   Raises:
     UserError: If the workdir belongs to another config or another kind of program,
@@ -113,12 +111,45 @@ def open_workdir(
     RunError: If it is in a bucket that cannot be written.
   """  # noqa: DOC501
   make_folder(workdir, config, kind)
-  saved, text = workdir / _CONFIG, to_json(config) + '\n'
   try:
-    if not saved.exists() or (held and read_text(saved) != text):
-      write_atomically(saved, text)
+    if not (workdir / CONFIG).exists():
+      write_config(workdir, config)
   except failures(workdir) as error:
     raise _not_writable(workdir, error) from error
+
+
+def has_config(workdir: pathlib.Path, config: Any) -> bool:
+  """Returns whether the config in a workdir is this one, in all of its fields."""
+  saved = workdir / CONFIG
+  return saved.exists() and read_text(saved) == _text_of(config)
+
+
+def write_config(workdir: pathlib.Path, config: Any) -> None:
+  """Replaces the config in a workdir that this program has locked; raises OSError."""
+  write_atomically(workdir / CONFIG, _text_of(config))
+
+
+def change_config(workdir: pathlib.Path, field: str, value: Any) -> None:
+  """Changes one field of the config in a workdir that this program has locked.
+
+  It raises OSError.
+
+  Args:
+    workdir: The workdir.
+    field: A field of a section, such as `eval.num_compared`.
+    value: The new value, as JSON holds it.
+  """
+  content = read_json(workdir / CONFIG, dict)
+  section, _, name = field.partition('.')
+  fields = content.setdefault(section, {})
+  if fields.get(name) != value:
+    fields[name] = value
+    text = json.dumps(content, indent=2, sort_keys=True)
+    write_atomically(workdir / CONFIG, text + '\n')
+
+
+def _text_of(config: Any) -> str:
+  return to_json(config) + '\n'
 
 
 def _not_writable(workdir: pathlib.Path, error: BaseException) -> UserError | RunError:
@@ -153,7 +184,7 @@ def _is_untrained(workdir: pathlib.Path) -> bool:
 
   A run whose first save has failed is an example.
   """
-  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', 'diverged.json'}
+  empty = {CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', 'diverged.json'}
   empty |= {LOCK, f'{LOCK}{_HOLDER}', 'wandb', 'wandb.json'}
   saved = [name for name in names_in(workdir / 'checkpoints') if name.isdecimal()]
   return names_in(workdir) <= empty and not saved

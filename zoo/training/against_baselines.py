@@ -4,6 +4,7 @@ It is not a part of training. It is added to the summary of a run that has ended
 launch that is killed before leaves it to the next one.
 """
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -22,15 +23,17 @@ from zoo.core.errors import UserError, in_one_line, is_exhausted
 from zoo.host import processes
 from zoo.host.files import read_json
 from zoo.measure.comparison import MODEL, Comparison, compare_all
-from zoo.storage.workdir import occupied, open_workdir
+from zoo.storage.workdir import CONFIG, change_config
 from zoo.training.hooks import Event
 from zoo.training.summary import Summary, write_summary
 
 _Compared = TypeVar('_Compared')
 
 
-def compare_with_baselines(event: Event) -> Summary | None:
+def compare_with_baselines(event: Event) -> Event:
   """Compares the model of a run that has ended with the baselines of its task.
+
+  The caller has locked the folder of the run.
 
   The section `eval` sets the number of prompts and their seed. There is no comparison
   with fewer than two prompts, for a task that is too large, if the memory is not
@@ -43,17 +46,16 @@ def compare_with_baselines(event: Event) -> Summary | None:
       loaded from the newest checkpoint if the run ended in an earlier launch.
 
   Returns:
-    The summary with the comparison, which is also in `summary.json`; None if the event
-    has no summary.
+    The event. Its summary has the comparison, which is also in `summary.json`.
   """
-  config, summary = event.config, event.summary
-  if summary is None or num_compared(config) < 2:
-    return summary
-  is_done = functools.partial(has_comparison, config, event.workdir, summary)
+  config, workdir, summary = event.config, event.workdir, event.summary
+  if summary is None:
+    return event
+  is_done = functools.partial(has_comparison, config, workdir, summary)
   if processes.run_on_main(is_done):
-    return summary
+    return event
   mesh = make_mesh(config)
-  with occupied(event.workdir, config), on_mesh(mesh, config):
+  with on_mesh(mesh, config):
     try:
       graph, state = nnx.split(event.model)
     except UserError as error:
@@ -62,29 +64,31 @@ def compare_with_baselines(event: Event) -> Summary | None:
         num_compared(config),
         error,
       )
-      return summary
+      return event
     (comparison,) = compare_models([config], graph, mesh, state, is_stacked=False)
-    if comparison is None:
-      return summary
-    summary = cast(Summary, {**summary, 'comparison': comparison})
-    write_summary(event.workdir, summary)
-    if jax.process_index() == 0:
-      # The next launch reads there which number of prompts this one has asked for.
-      open_workdir(event.workdir, config, held=True)
-  return summary
+  if comparison is None:
+    return event
+  summary = cast(Summary, {**summary, 'comparison': comparison})
+  write_summary(workdir, summary)
+  if jax.process_index() == 0:
+    # The next launch reads there which number of prompts this one has asked for.
+    change_config(workdir, 'eval.num_compared', config.eval.num_compared)
+  return dataclasses.replace(event, summary=summary)
 
 
 def has_comparison(config: Config, workdir: pathlib.Path, summary: Summary) -> bool:
-  """Returns whether a summary has the comparison that a config asks for.
+  """Returns whether a summary has the comparison that a config asks for, if any.
 
   A large task is compared on fewer prompts than a config asks for. So the comparison
   also counts if the config in the folder asks for the same number as this one.
   """
+  if num_compared(config) < 2:
+    return True
   if (comparison := summary['comparison']) is None:
     return False
   if comparison[MODEL]['num_prompts'] == num_compared(config):
     return True
-  saved = read_json(workdir / 'config.json', dict)
+  saved = read_json(workdir / CONFIG, dict)
   return saved.get('eval', {}).get('num_compared') == config.eval.num_compared
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -255,13 +255,17 @@ def sample_all(
   if config.eval.num_batches:
     losses = sample_errors(graph, config, statistics, state, inputs)
   key, _, _ = inputs
-  return Sampled(losses, own_metrics(graph, config, task, key, state))
+  return Sampled(losses, own_metrics(graph, config.eval.metrics, task, key, state))
 
 
 def own_metrics(
-  graph: nnx.GraphDef, config: Config, task: Task, key: Key[Array, ''], state: PyTree
+  graph: nnx.GraphDef,
+  names: Sequence[str],
+  task: Task,
+  key: Key[Array, ''],
+  state: PyTree,
 ) -> dict[str, Array]:
-  """Returns the numbers of the registered metrics that a config names, by `METRIC/KEY`.
+  """Returns the numbers of the registered metrics of these names, by `METRIC/KEY`.
 
   Raises:
     UserError: If a metric returns anything but a dict of numbers.
@@ -269,7 +273,7 @@ def own_metrics(
   numbers = {}
   # Held-out batches fold the key with their index, which is below 2³² − 2.
   key = jax.random.fold_in(key, 2**32 - 2)
-  for name in config.eval.metrics:
+  for name in names:
     # A metric has the same key if other metrics are added later.
     own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)

@@ -106,12 +106,11 @@ class Hook:
   def on_end(self, event: Event) -> None:
     """Reacts to the end of the run, after `summary.json` is written.
 
-    The comparison of a single run with the baselines of its task is added to the
-    summary afterwards. If the process is killed between the summary and this call, the
-    hook is not called any more.
+    If the process is killed between the summary and this call, such as while the model
+    is compared with the baselines of its task, the hook is not called any more.
 
     Args:
-      event: The last event, whose `summary` is set.
+      event: The last event, whose `summary` is set and has the comparison, if any.
     """
 
 

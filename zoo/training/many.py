@@ -42,6 +42,7 @@ from zoo.training.step import finite_models
 from zoo.training.summary import (
   Divergence,
   Summary,
+  finished_summary,
   read_divergence,
   summarise,
   write_divergence,
@@ -98,7 +99,10 @@ def train_many(
   with contextlib.ExitStack() as stack:
     # There is no TensorBoard: to write the lines of all points would take longer than
     # training.
-    records = [stack.enter_context(Records(member.workdir, step)) for member in members]
+    records = [
+      stack.enter_context(Records(folder, step, config_of_point))
+      for config_of_point, folder in members
+    ]
     progress = stack.enter_context(Progress(label, step, config.train.num_steps))
     saves = Saves(config, checkpoints, step, records)
     loop = Loop(training, state, step, saves.due, interruption, looks_ahead=not hooks)
@@ -126,6 +130,10 @@ def train_many(
     if loop.step < config.train.num_steps:
       interruption.raise_if_ctrl_c()
       return None
+    for (config_of_point, folder), own in zip(members, records, strict=True):
+      # An earlier launch that took the last step may have finished some of them.
+      if finished_summary(folder, config_of_point) is None:
+        own.replace()
     return loop.state, summarised_many(training, members, loop, finite, risks, records)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import json
 import os
 import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +30,9 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.storage.checkpoints import Checkpoints, kept_steps
+from zoo.storage.workdir import has_config, write_config
 from zoo.training.hooks import Event, Hook
+from zoo.training.summary import SUMMARY
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
@@ -85,29 +88,85 @@ class Records(Hook):
   file in a bucket cannot grow, so that the records of a run in a bucket are written
   into a local `folder`, and copied at each save and at the end.
 
+  A launch that trains nothing must change nothing. A folder that has a summary, or
+  steps that were saved under another config, therefore keeps its config, its summary
+  and its log until `replace` is called, directly after the first save. What is
+  recorded before waits in memory.
+
   Attributes:
     workdir: The folder of the run.
     folder: The folder that is written into: the workdir, or a local one for a bucket.
+    waits: Whether the folder still has the records of an earlier launch.
   """
 
-  def __init__(self, workdir: pathlib.Path, step: int):
+  def __init__(self, workdir: pathlib.Path, step: int, config: Config):
+    """Opens the records, and replaces those of an earlier launch if nothing is lost.
+
+    Args:
+      workdir: The folder of the run, which has a config.
+      step: The step from which the launch goes on.
+      config: The config of the launch.
+
+    Raises:
+      UserError: If the log cannot be read. The folder is as it was then.
+    """
     self.workdir = self.folder = workdir
+    self._config = config
     self._primary = jax.process_index() == 0
-    lines = []
-    if self._primary:
-      saved = read_lines(workdir)
-      lines = [line for line in saved if line['step'] <= step]
-    self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
+    self._lines: list[dict[str, Any]] = []
+    waits = processes.run_on_main(functools.partial(self._read, step))
+    last = self._lines[-1]['wall_time'] if self._lines else 0.0
+    self._start = time.monotonic() - last
     self._stack = contextlib.ExitStack()
     self._is_copied = True
-    if not self._primary:
-      return
-    if is_url(workdir):
+    if self._primary and is_url(workdir):
       temporary = tempfile.TemporaryDirectory(prefix='icl_zoo_')
       self.folder = pathlib.Path(self._stack.enter_context(temporary))
     self._path = self.folder.resolve() / _METRICS
-    write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
+    self._waiting: list[Callable[[], None]] = []
+    self.waits = True
+    if not waits:
+      with processes.propagate_errors():
+        self.replace()
+
+  def _read(self, step: int) -> bool:
+    """Reads the log of the launches before.
+
+    Returns:
+      Whether they have results that this launch would replace: a summary, or steps that
+      were saved under another config.
+    """
+    lines = read_lines(self.workdir)
+    self._lines = [line for line in lines if line['step'] <= step]
+    if (self.workdir / SUMMARY).exists():
+      return True
+    return step > 0 and not has_config(self.workdir, self._config)
+
+  def replace(self) -> None:
+    """Replaces the records of an earlier launch by those of this one, unless it has.
+
+    It raises OSError.
+    """
+    if not self.waits:
+      return
+    self.waits = False
+    if not self._primary:
+      return
+    text = ''.join(json.dumps(line) + '\n' for line in self._lines)
+    write_atomically(self._path, text)
     self._inode = self._path.stat().st_ino
+    for write in self._waiting:
+      write()
+    if not has_config(self.workdir, self._config):
+      write_config(self.workdir, self._config)
+    (self.workdir / SUMMARY).unlink(missing_ok=True)
+
+  def when_replaced(self, write: Callable[[], None]) -> None:
+    """Calls a function that writes a record: now, or directly after the first save."""
+    if self.waits:
+      self._waiting.append(write)
+    else:
+      write()
 
   def __enter__(self) -> Records:
     return self
@@ -156,8 +215,11 @@ class Records(Hook):
     Raises:
       RunError: If the folder has been deleted, or the log is another program's.
     """
-    if not self._primary:
-      return
+    if self._primary:
+      text = json.dumps(line) + '\n'
+      self.when_replaced(lambda: self._append(text))
+
+  def _append(self, text: str) -> None:
     # The file is opened for each line, since a sweep has more records than a process
     # may have open files. The mode r+ makes no new file if the folder was deleted.
     try:
@@ -171,7 +233,7 @@ class Records(Hook):
           'writing it; this program ends'
         )
       file.seek(0, os.SEEK_END)
-      file.write(json.dumps(line) + '\n')
+      file.write(text)
     self._is_copied = False
 
   def _gone(self) -> RunError:
@@ -182,22 +244,25 @@ class Records(Hook):
 
 
 class TensorBoard(Hook):
-  """The files of one launch for TensorBoard, in a folder; a context manager.
+  """The files of one launch for TensorBoard, beside its records; a context manager.
 
   TensorBoard discards what an earlier launch wrote after the step from which this one
-  goes on. Only process 0 writes.
+  goes on. Only process 0 writes, and nothing before the records are replaced.
   """
 
-  def __init__(self, folder: pathlib.Path, step: int):
+  def __init__(self, records: Records, step: int):
     self._writer: Any = None
-    if jax.process_index() != 0:
-      return
+    self._records = records
+    if jax.process_index() == 0:
+      records.when_replaced(lambda: self._open(step))
+
+  def _open(self, step: int) -> None:
     # tensorboardX is slow to import, since it imports PyTorch if that is installed.
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto import event_pb2
 
     self._proto: Any = event_pb2  # Its names are created at run time.
-    board = folder / 'tensorboard'
+    board = self._records.folder / 'tensorboard'
     board.mkdir(exist_ok=True)
     # A full disk would end the thread of a SummaryWriter, and its next call would wait.
     self._writer = EventsWriter(str(board / 'events'))
@@ -213,16 +278,24 @@ class TensorBoard(Hook):
 
   def on_chunk(self, event: Event) -> None:
     """Writes the numbers of a logged step."""
-    if self._writer is None:
-      return
+    if jax.process_index() == 0:
+      scalars, at = scalars_of(event.metrics), time.time()
+      self._records.when_replaced(
+        lambda: self._write_scalars(event.step, scalars, wall_time=at)
+      )
+
+  def _write_scalars(
+    self, step: int, scalars: Mapping[str, float], wall_time: float
+  ) -> None:
     from tensorboardX.summary import scalar
 
-    for name, value in scalars_of(event.metrics).items():
-      self._write(step=event.step, summary=scalar(name, value))
+    for name, value in scalars.items():
+      self._write(step=step, wall_time=wall_time, summary=scalar(name, value))
     self._writer.flush()
 
-  def _write(self, **content: Any) -> None:
-    self._writer.write_event(self._proto.Event(wall_time=time.time(), **content))
+  def _write(self, wall_time: float | None = None, **content: Any) -> None:
+    now = time.time() if wall_time is None else wall_time
+    self._writer.write_event(self._proto.Event(wall_time=now, **content))
 
 
 def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
@@ -299,6 +372,7 @@ class Saves:
     """Saves the state, unless it is already saved.
 
     When everything is written, the records of a run in a bucket are copied into it.
+    Records that wait for the first save are replaced when it is complete.
 
     Raises:
       RunError: If this save or the previous one cannot be written.
@@ -307,6 +381,11 @@ class Saves:
     if step > self._saved:
       self._checkpoints.save(step, state, lambda: copy_all(self._records))
       self._saved = step
+      if any(records.waits for records in self._records):
+        self._checkpoints.wait()
+        for records in self._records:
+          records.replace()
+        copy_all(self._records)
 
   def save_last(self, step: int, state: State) -> None:
     """Saves the state, unless it is already saved, and waits until it is written."""

@@ -29,7 +29,7 @@ from zoo.config.saved import differences, to_json
 from zoo.config.sharding import State, make_mesh, on_mesh
 from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
 from zoo.host import processes
 from zoo.host.files import finite_or_null, workdir_path
@@ -43,16 +43,16 @@ from zoo.storage.checkpoints import (
   run_metadata,
 )
 from zoo.storage.loading import load
-from zoo.storage.workdir import occupied, open_workdir
+from zoo.storage.workdir import occupied
 from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
+from zoo.training.ended import fields_without_effect, with_missing_metrics
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
 from zoo.training.objective import check_objective
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.summary import (
-  SUMMARY,
   Divergence,
   Summary,
   finished_summary,
@@ -92,7 +92,9 @@ def train(
     config: The config of the run, such as `zoo.default_config` returns.
     workdir: The folder of the run. It may be in a bucket: gs://bucket/runs/a. A missing
       or empty folder begins a new run. A folder with a run of the same config resumes
-      it from its newest checkpoint, or returns its summary if it has ended.
+      it from its newest checkpoint, or returns its summary if it has ended. A run that
+      has ended goes on if the config has more steps. Its config, its summary and its
+      log stay as they are until the first new step is saved.
     hooks: Objects that are called while the run trains (see `zoo.Hook`). Without hooks
       the next steps start while the last ones are being recorded, which is faster.
     compare: Whether the model is also compared with the baselines of its task at the
@@ -125,11 +127,11 @@ def train(
     (10, True)
   """
   last = None
-  for event in events_of(config, workdir, hooks, looks_ahead=not hooks):
+  for event in events_of(
+    config, workdir, hooks, looks_ahead=not hooks, compare=compare
+  ):
     last = event
-  if last is None:
-    return None
-  return compare_with_baselines(last) if compare else last.summary
+  return None if last is None else last.summary
 
 
 def training_run(
@@ -185,7 +187,11 @@ def training_run(
 
 
 def events_of(
-  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook], looks_ahead: bool
+  config: Config,
+  workdir: str | pathlib.Path,
+  hooks: Sequence[Hook],
+  looks_ahead: bool,
+  compare: bool = False,
 ) -> Generator[Event, None, None]:
   """Yields the events of a run: the whole course of `train` and `training_run`.
 
@@ -195,6 +201,7 @@ def events_of(
     hooks: The hooks of the caller.
     looks_ahead: Whether the loop starts the steps of the next chunk before the results
       of this chunk are read (see `Loop`).
+    compare: Whether the model is compared with the baselines of its task at the end.
 
   Yields:
     An event for each logged step; the last one has the summary.
@@ -218,20 +225,18 @@ def events_of(
         lambda: finished_run(config, workdir, checkpoints.latest)
       )
       if summary is not None:
-        yield finished_event(config, workdir, summary)
+        event = with_missing_metrics(finished_event(config, workdir, summary))
+        yield compare_with_baselines(event) if compare else event
+        raise_if_ctrl_c(interruption)
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
       training, initial = prepare(config, resumes)
     assert training is not None  # It comes from `prepare_new` or from `prepare`.
-    # The step is loaded before `begin` writes anything. If it cannot be loaded, a
-    # finished run keeps its config and its summary.
     step, state = restored(training, checkpoints, initial)
-    # A new folder is not empty any more if another launch has trained in it since.
-    processes.run_on_main(lambda: begin(workdir, config))
     num_steps, risks, event = config.train.num_steps, None, None
     with (
-      Records(workdir, step) as records,
-      TensorBoard(records.folder, step) as board,
+      Records(workdir, step, config) as records,
+      TensorBoard(records, step) as board,
       Progress(config.model.name, step, num_steps) as progress,
     ):
       saves = Saves(config, checkpoints, step, [records])
@@ -265,16 +270,14 @@ def events_of(
         raise
       saves.save_last(loop.step, loop.state)
       if loop.step == num_steps:
+        records.replace()  # They still wait if no step was left to be trained.
         summary = summarised(training, loop, risks, records.wall_time)
+        summary['history'] = checkpoints.history
     if summary is not None:
-      write_summary(workdir, summary)
       event = event or finished_event(config, workdir, summary)
-      event = dataclasses.replace(event, summary=summary)
-      for hook in hooks:
-        hook.on_end(event)
-      yield event
-    elif jax.process_count() == 1:
-      interruption.raise_if_ctrl_c()
+      del state, loop  # The memory of the optimizer is free for the comparison.
+      yield ended(dataclasses.replace(event, summary=summary), hooks, compare)
+    raise_if_ctrl_c(interruption)
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -408,28 +411,33 @@ def finished_run(
   if latest not in (None, config.train.num_steps):
     return None
   summary = finished_summary(workdir, config)
-  measured = {name.partition('/')[0] for name in (summary or {}).get('metrics') or ()}
-  if summary is not None and (missing := {*config.eval.metrics} - measured):
-    logging.warning(
-      'the run has ended, and its summary has no metric %s; give another folder, or '
-      'more steps',
-      ', '.join(sorted(missing)),
-    )
+  if summary is not None and (fields := fields_without_effect(config, workdir)):
+    logging.warning('the run has ended and keeps its config: %s', shown(fields))
   return summary
 
 
-def begin(workdir: pathlib.Path, config: Config) -> None:
-  """Prepares the locked folder of a run that begins or goes on, on process 0.
+def ended(event: Event, hooks: Sequence[Hook], compare: bool) -> Event:
+  """Writes the summary of a run after its last step, and tells the hooks.
 
-  The folder gets the config of this launch. A summary in the folder is deleted, since
-  the run has not ended by this config.
+  The summary is written before the comparison: a run that has taken its last step must
+  not lose its result for want of a comparison.
 
-  Raises:
-    UserError: If the log of the run cannot be read. The folder is as it was then.
+  Returns:
+    The event, whose summary has the comparison if `compare` is set.
   """
-  read_lines(workdir)
-  open_workdir(workdir, config, held=True)
-  (workdir / SUMMARY).unlink(missing_ok=True)
+  assert event.summary is not None  # The run has ended.
+  write_summary(event.workdir, event.summary)
+  if compare:
+    event = compare_with_baselines(event)
+  for hook in hooks:
+    hook.on_end(event)
+  return event
+
+
+def raise_if_ctrl_c(interruption: Interruption) -> None:
+  """Raises KeyboardInterrupt after Ctrl-C, if there is one process."""
+  if jax.process_count() == 1:
+    interruption.raise_if_ctrl_c()
 
 
 def finished_event(config: Config, workdir: pathlib.Path, summary: Summary) -> Event:

@@ -28,6 +28,7 @@ from zoo.measure.comparison import Comparison, below_bayes, table_of
 from zoo.measure.statistics import format_estimate
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
+from zoo.storage.checkpoints import Launch
 from zoo.training.evaluation import Risks
 
 SUMMARY = 'summary.json'  # A run that has ended has this file in its workdir.
@@ -69,6 +70,8 @@ class Summary(TypedDict):
       metrics has this entry.
     comparison: The comparison with the baselines of the task, as
       `compare_with_baselines` adds it.
+    history: Each launch that has trained the model, the first one first: from which
+      step to which, the fields that differ from the launch before, and the versions.
     steps_per_second: Steps per second of the last launch, without evaluation and
       saving. A step trains all models of the program.
     cpu_ms_per_step: The CPU time per step of the last launch, in ms. It counts all
@@ -105,6 +108,7 @@ class Summary(TypedDict):
   excess_risk: float | None
   metrics: NotRequired[dict[str, float | None] | None]
   comparison: Comparison | None
+  history: list[Launch]
   steps_per_second: float | None
   cpu_ms_per_step: float | None
   flops_per_second: float | None
@@ -179,6 +183,7 @@ def summarise(
     'optimal_risk': optimal,
     'excess_risk': excess,
     'comparison': None,
+    'history': [],  # The caller, who has the checkpoints, sets it.
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
     'flops_per_second': speed[0] and speed[0] * flops,

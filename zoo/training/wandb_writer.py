@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import jax
 
-from zoo.config.saved import differences, to_json
+from zoo.config.saved import differences, to_content
 from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 from zoo.host.files import failures, is_url, read_json, said, write_atomically
 from zoo.training.hooks import Event, Hook
@@ -148,7 +148,7 @@ class WandbWriter(Hook):
       return opened
     # A launch begins. It repeats steps, or the folder was deleted and has a new run.
     path = event.workdir / WANDB
-    config = json.loads(to_json(event.config))
+    config = to_content(event.config)
     saved = _Saved(id=secrets.token_hex(8), config=config)
     if path.exists():
       before = read_json(path, _Saved)
@@ -189,7 +189,7 @@ class WandbWriter(Hook):
         id=identity,
         resume='allow',
         dir=folder,
-        config=json.loads(to_json(event.config)),
+        config=to_content(event.config),
         reinit='create_new',  # Points of a sweep and a user's own run may be open.
       )
     except self._wandb.errors.Error as error:

@@ -32,9 +32,14 @@ def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) 
 
 
 def is_done(folder: pathlib.Path, config: Config) -> bool:
-  """Returns whether a point has its summary, or a record of why it has none."""
+  """Returns whether a point has its summary, or a record of why it has none.
+
+  A summary does not count if a later step is there: a launch that was to train the
+  point for more steps was killed after its first save.
+  """
   if finished_summary(folder, config) is not None:
-    return True
+    steps = steps_in(folder / 'checkpoints')
+    return not steps or steps[-1] <= config.train.num_steps
   return read_divergence(folder, config) is not None
 
 

@@ -17,7 +17,7 @@ from flax import nnx
 from zoo import theory
 from zoo.config.building import Config, abstract_parts, build_task
 from zoo.config.own import OBJECTIVES
-from zoo.config.saved import to_json
+from zoo.config.saved import to_content, to_json
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
 from zoo.storage.programs import saved_programs, saved_steps
@@ -122,7 +122,7 @@ def _with_same_body(
 
 def _shared_fields(config: Config, traced: dict[str, Any]) -> tuple:
   """Returns what the points of a group share besides their bodies; it can be hashed."""
-  fields = json.loads(to_json(config))
+  fields = to_content(config)
   name = fields.pop('model')['name']
   del fields['seed'], fields['optimizer']['learning_rate']
   task, task_fields = build_task(config), fields.pop('task')

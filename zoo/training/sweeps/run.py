@@ -26,10 +26,14 @@ from zoo.storage.workdir import (
   POINTS,
   check_number_of_parts,
   forget_number_of_parts,
+  has_config,
   occupied,
   open_workdir,
+  write_config,
 )
+from zoo.training.against_baselines import has_comparison
 from zoo.training.compilation import make_training
+from zoo.training.ended import fields_without_effect, missing_metrics
 from zoo.training.hooks import Hook, checked_hooks
 from zoo.training.many import Member, train_many
 from zoo.training.run import (
@@ -171,12 +175,18 @@ def _train_and_write(
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       if part is not None:
         check_number_of_parts(workdir, part)
-      open_workdir(workdir, config, 'sweep', held=True)
-      for point_config, folder in zip(configs, folders, strict=True):
-        open_workdir(folder, point_config, held=True)
+      members = [*map(Member, configs, folders)]
+      for point_config, folder in members:
+        open_workdir(folder, point_config)
       _train_missing(configs, folders, workdir, interruption, hooks)
+      _measure_anew(members, interruption)
       rows, lost = rows_of(points, configs, folders)
       if part is None:
+        # Finished points keep the config that they were trained with. If this command
+        # has trained none, the sweep keeps its config as well.
+        is_of_a_point = any(has_config(folder, own) for own, folder in members)
+        if is_of_a_point and not has_config(workdir, config):
+          write_config(workdir, config)
         write_table(rows, workdir)
         delete_finished(workdir, {folder.name for folder in folders})
         forget_number_of_parts(workdir)
@@ -193,6 +203,28 @@ def _train_and_write(
       rows,
     )
   return rows
+
+
+def _measure_anew(members: Sequence[Member], interruption: Interruption) -> None:
+  """Measures what the configs of finished points ask for, and was not measured yet.
+
+  Raises:
+    KeyboardInterrupt: After Ctrl-C.
+    Stopped: After another signal.
+  """
+  kept: dict[str, None] = {}
+  for config, folder in members:
+    _stop_if_asked(interruption)
+    summary = finished_summary(folder, config)
+    if summary is None:
+      continue
+    compare = summary['comparison'] is not None
+    is_compared = not compare or has_comparison(config, folder, summary)
+    if missing_metrics(config, summary) or not is_compared:
+      train(config, folder, compare=compare)
+    kept |= dict.fromkeys(fields_without_effect(config, folder))
+  if kept:
+    logging.warning('points that have ended keep their configs: %s', shown([*kept]))
 
 
 def _train_missing(
@@ -299,7 +331,9 @@ def _train_stacked(
   ):
     _stop_if_asked(interruption)  # The next launch writes the others.
     if summary is not None and finished_summary(folder, config) is None:
-      save_result(folder, config.train.num_steps, state, run_metadata(config))
+      summary['history'] = checkpoints.history
+      metadata = {**run_metadata(config), 'history': checkpoints.history}
+      save_result(folder, config.train.num_steps, state, metadata)
       write_summary(folder, summary)
       event = finished_event(config, folder, summary)
       for hook in hooks:

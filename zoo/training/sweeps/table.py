@@ -73,8 +73,11 @@ def write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
 
 
 def _flat(row: Row) -> Row:
-  """Returns a row in which the comparison is numbers: each baseline's at the query."""
-  row = dict(row)
+  """Returns a row of numbers: of the comparison, each baseline's at the query.
+
+  The history, which `table.json` has, is left out.
+  """
+  row = {name: value for name, value in row.items() if name != 'history'}
   row |= row.pop('metrics', None) or {}
   for name, measured in (row.pop('comparison', None) or {}).items():
     if name != MODEL:
