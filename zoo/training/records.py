@@ -105,7 +105,7 @@ class Records(Hook):
     if is_url(workdir):
       temporary = tempfile.TemporaryDirectory(prefix='icl_zoo_')
       self.folder = pathlib.Path(self._stack.enter_context(temporary))
-    self._path = self.folder.resolve() / _METRICS
+    self._path = self.folder / _METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     self._inode = self._path.stat().st_ino
 
@@ -200,7 +200,8 @@ class TensorBoard(Hook):
     board = folder / 'tensorboard'
     board.mkdir(exist_ok=True)
     # A full disk would end the thread of a SummaryWriter, and its next call would wait.
-    self._writer = EventsWriter(str(board / 'events'))
+    # The name has the time in seconds, and each launch needs a file of its own.
+    self._writer = EventsWriter(str(board / 'events'), f'.{time.time_ns()}')
     start = self._proto.SessionLog(status=self._proto.SessionLog.START)
     self._write(step=step + 1, session_log=start)
 

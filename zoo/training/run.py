@@ -51,6 +51,7 @@ from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
 from zoo.training.objective import check_objective
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
+from zoo.training.source import source_of
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
@@ -124,7 +125,8 @@ def train(
     >>> summary['step'], summary['exact_risk'] > summary['optimal_risk']
     (10, True)
   """
-  last = None
+  config, workdir = validate_everywhere(config, workdir)
+  hooks, last = checked_hooks(hooks), None
   for event in events_of(config, workdir, hooks, looks_ahead=not hooks):
     last = event
   if last is None:
@@ -145,6 +147,10 @@ def training_run(
   event. The caller may stop early by closing the iterator. The newest step is then
   saved, the workdir is free again, and the same call resumes from this step. If there
   are several processes, all of them must stop at the same step.
+
+  The config, the workdir and the hooks are checked by the call itself. The folder is
+  opened when the first event is asked for, and errors about what is in it are raised
+  then.
 
   In `for event in zoo.training_run(...)` a `break` closes the iterator, because no
   variable holds it. If a variable holds it, as after `events = zoo.training_run(...)`,
@@ -181,17 +187,18 @@ def training_run(
     ...   print(event.step, event.summary is not None)
     10 True
   """
-  return events_of(config, workdir, hooks, looks_ahead=False)
+  config, workdir = validate_everywhere(config, workdir)
+  return events_of(config, workdir, checked_hooks(hooks), looks_ahead=False)
 
 
 def events_of(
-  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook], looks_ahead: bool
+  config: Config, workdir: pathlib.Path, hooks: Sequence[Hook], looks_ahead: bool
 ) -> Generator[Event, None, None]:
   """Yields the events of a run: the whole course of `train` and `training_run`.
 
   Args:
-    config: The config of the run.
-    workdir: The folder of the run.
+    config: The valid config of the run.
+    workdir: The full path of the folder of the run.
     hooks: The hooks of the caller.
     looks_ahead: Whether the loop starts the steps of the next chunk before the results
       of this chunk are read (see `Loop`).
@@ -199,8 +206,6 @@ def events_of(
   Yields:
     An event for each logged step; the last one has the summary.
   """  # noqa: DOC501 (it raises what `train` and `training_run` list)
-  config, workdir = validate_everywhere(config, workdir)
-  hooks = checked_hooks(hooks)
   new = processes.run_on_main(functools.partial(is_new, workdir))
   training, initial = prepare_new(config) if new else (None, None)
   summary = None
@@ -358,7 +363,9 @@ def checked_state(training: Training, from_source: bool = True) -> State:
 def validate_everywhere(
   config: Config, workdir: str | pathlib.Path
 ) -> tuple[Config, pathlib.Path]:
-  """Returns a copy of the config, and the workdir as a path, checked in every process.
+  """Returns a copy of the config, and the full path of the workdir, both checked.
+
+  Every process makes the same call.
 
   Raises:
     UserError: If the processes are not connected, if the config or the workdir is
@@ -373,6 +380,7 @@ def validate_everywhere(
     config = copy.deepcopy(validate(config))  # The caller may change its own.
     make_mesh(config)  # This raises UserError if the devices cannot form the mesh.
     path = workdir_path(workdir)
+  config.train.update(processes.run_on_main(lambda: source_of(config, path)))
   if jax.process_count() > 1:
     check_same_config(config)
   return config, path
