@@ -365,6 +365,9 @@ def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path
   config.train.init_from_other = False
   config.model.initial_guess = 0.0
   assert initial_weights(config) is not None
+  config.train.init_from_digest = 16 * 'a'
+  with refuses('weights at step ', 'init_from_digest is aaaa'):
+    zoo.train(config, tmp_path / 'run')
 
 
 @pytest.mark.parametrize(
