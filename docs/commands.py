@@ -123,7 +123,7 @@ SECTIONS = {
 folder of the run. If the workdir has an interrupted run of the same config, the
 command goes on with it.""",
     'python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/a',
-    'all files are in runs/a',
+    'all files are in …/runs/a',
     """The config files have three variants: `smoke` is a short run, `task=NAME` takes
 another [task](tasks.md), and `paper` sets the learning rate of arXiv 2512.04268, which
 is meant for `lsa`, `multi_head_lsa`, `yq_lsa` and `ltb`. Variants are joined by commas.
@@ -140,7 +140,7 @@ to some fields. It writes a table of the results, `table.csv`.""",
     """python -m launch.sweep --config=configs/multi_head_lsa.py:smoke \\
     --sweep=model.num_heads=1..3 --sweep=seed=0..2 --config.objective.name=exact \\
     --workdir=runs/heads""",
-    'the table is in runs/heads/table.csv',
+    'the table is in …/runs/heads/table.csv',
     """Points that differ only in the seed, the learning rate or the initial scale are
 trained side by side in one program, which is faster than one program after the other.
 With most models, this also holds for points that differ in numbers of the task, such as
@@ -151,7 +151,7 @@ the prior mean. The exit code is 1 if the loss of a point was not finite.
     """Draws the loss of runs or sweeps, and writes the numbers of the picture as a
 CSV beside it.""",
     'python -m launch.plot --workdir=runs/a',
-    'runs/a/risk.png',
+    '…/runs/a/risk.png',
   ),
   'probe': _Section(
     """Reports which known algorithm a trained model is nearest to, such as
@@ -159,7 +159,8 @@ gradient descent or ridge regression, and what the model does besides. [Probe a
 model](probing.md) says how to read the report.""",
     """python -m launch.probe --checkpoint=checkpoints/yq_lsa --only=algorithm \\
     --out=runs/probe""",
-    'the report is runs/probe/report.html, its numbers are in runs/probe/probe.json',
+    'the report is …/runs/probe/report.html, its numbers are in '
+    '…/runs/probe/probe.json',
   ),
   'strategies': _Section(
     """Shows which known predictors a model follows at each step of its training
@@ -169,8 +170,8 @@ step ([results](../studies/strategies/README.md)).""",
     """python -m launch.strategies --config=configs/strategies.py:smoke \\
     --predictors=memorising,generalising --sweep=task.num_urns=4,64 \\
     --workdir=runs/urns""",
-    'the picture is runs/urns/strategies.png, all numbers are in '
-    'runs/urns/strategies.csv',
+    'the picture is …/runs/urns/strategies.png, all numbers are in '
+    '…/runs/urns/strategies.csv',
     """The example takes one to two minutes. The exit code is 1 if the loss of a point
 was not finite.""",
   ),
@@ -180,7 +181,7 @@ of the paper by the numbers that were measured
 ([results](../studies/paper/README.md)).""",
     """python -m launch.paper --objective=exact --figures=2 --seeds=1 \\
     --out=runs/paper""",
-    'the report is runs/paper/report.html',
+    'the report is …/runs/paper/report.html',
     """With `--objective=exact` all figures take one minute on an idle machine. A claim
 that does not hold does not change the exit code.""",
   ),
@@ -190,7 +191,7 @@ and compares them ([results](../studies/atlas/README.md)). A cell of the atlas i
 model, a task, an initial guess and a number of examples.""",
     """python -m launch.atlas --models=softmax,delta --tasks=linear --budgets=1e9 \\
     --seeds=0,1 --out=runs/atlas""",
-    'the report is runs/atlas/report.html',
+    'the report is …/runs/atlas/report.html',
     """The example takes one to two minutes, and the atlas without flags many hours. The
 same command with further
 models, tasks or guesses adds their cells to the folder. With further budgets the
@@ -210,7 +211,7 @@ in `docs/results`.""",
 Without names the command measures all of them.""",
     """python -m launch.headlines --list
 python -m launch.headlines one_step --out=runs/headlines""",
-    'the report is runs/headlines/report.html',
+    'the report is …/runs/headlines/report.html',
     """The second command takes about a minute, and all headlines take about four
 hours on two cores. A headline that fails does not change the exit code.""",
   ),
@@ -219,8 +220,8 @@ hours on two cores. A headline that fails does not change the exit code.""",
 yours, by random splits of its rows ([how to read the result](scikit_learn.md)).""",
     """python -m launch.tabular --dataset=diabetes --rows=50 --splits=2 \\
     --workdir=runs/diabetes""",
-    'the report is runs/diabetes/report.html, the numbers are in '
-    'runs/diabetes/results.csv',
+    'the report is …/runs/diabetes/report.html, the numbers are in '
+    '…/runs/diabetes/results.csv',
   ),
   'llm': _Section(
     """Asks a language model for labels, with and without an initial guess of each

@@ -32,13 +32,6 @@ refuse_shadows()
 # on disk, although this machine has compiled it (openxla/xla, issue 44565). Level 3
 # still prints errors that end the process. JAX's default, level 1, prints all of them.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-# With this pass XLA aborts, or never ends, while it compiles a transformer for a GPU
-# (openxla/xla, issue 47381). XLA also aborts if it does not know a flag, so the flag
-# must be tried before the bounds of jax in pyproject.toml change.
-_PASS = '--xla_gpu_enable_triton_gemm'
-_flags = os.environ.get('XLA_FLAGS', '').split()
-if not any(flag.partition('=')[0] == _PASS for flag in _flags):
-  os.environ['XLA_FLAGS'] = ' '.join([*_flags, f'{_PASS}=false'])
 try:
   from launch import cli as cli
 except ValueError as error:

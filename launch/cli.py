@@ -239,7 +239,7 @@ class File(flags.ArgumentParser[pathlib.Path]):
 
   def parse(self, argument: str) -> pathlib.Path:
     path = user_path(argument)
-    if not argument or path.is_dir() or not path.absolute().parent.is_dir():
+    if not argument or path.is_dir() or not path.parent.is_dir():
       raise ValueError('it must name a file in a folder that exists')
     return path
 
@@ -296,8 +296,8 @@ def folder_of(flag: flags.FlagHolder[pathlib.Path | None]) -> pathlib.Path | Non
 
 def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
   """Returns the default folder of a probe, named by the checkpoint and the words."""
-  name = '-'.join([checkpoint.strip('/'), *words])
-  return pathlib.Path('checkpoints/probes', re.sub(r'[^\w.-]+', '_', name))
+  name = re.sub(r'[^\w.-]+', '_', '-'.join([checkpoint.strip('/'), *words]))
+  return user_path(f'checkpoints/probes/{name}')
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from ml_collections.config_dict import config_dict
 
 from zoo.config.fields import FIELDS, Field
 from zoo.core.errors import UserError, nearest
-from zoo.host.files import user_path
+from zoo.host.files import typed_path
 
 FLAGS = flags.FLAGS
 # Fields whose value is a dictionary, each with an example. Any other field that looks
@@ -168,7 +168,7 @@ def _existing(text: str) -> str:
   if not text:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
   name, colon, variant = text.partition(':')
-  path = user_path(name)
+  path = typed_path(name)
   for place in path, _HOME / path:
     if place.is_file():
       if place.suffix != '.py':

@@ -22,7 +22,6 @@ an ablation if each is started with --part=I/N, I = 1, …, N; afterwards the co
 without --part writes the table.
 """
 
-import pathlib
 from typing import Any
 
 from absl import flags
@@ -30,6 +29,7 @@ from absl import flags
 from launch import cli, config_flag
 from launch.drawing import Drawing
 from zoo.core.errors import UserError
+from zoo.host.files import user_path
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
@@ -57,8 +57,8 @@ _DRAWING = Drawing(has_texts=False)
 
 def main() -> None:
   config: Any = config_flag.get(_CONFIG)  # The study's `run` checks its fields.
-  default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
-  out = _OUT.value or default
+  default = f'checkpoints/runs/llm-{config_flag.run_name(_CONFIG)}'
+  out = _OUT.value or user_path(default)
   for flag in _PART, _ONLY, _AGAIN:
     if flag.present and 'ablation' not in config:
       raise UserError(f'--{flag.name} is for an ablation, which this config is not')

@@ -15,7 +15,6 @@ explains both.
 from __future__ import annotations
 
 import faulthandler
-import pathlib
 
 from absl import flags, logging
 
@@ -25,6 +24,7 @@ from zoo.config.building import Config
 from zoo.config.validation import check_fields
 from zoo.core.errors import UserError
 from zoo.host import processes
+from zoo.host.files import user_path
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
@@ -78,7 +78,7 @@ def main() -> None:
     config.train.init_from = _INIT_FROM.value
   workdir = _WORKDIR.value
   if workdir is None:
-    workdir = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
+    workdir = user_path(f'checkpoints/runs/{config_flag.run_name(_CONFIG)}')
   hooks = [] if _WANDB.value is None else [zoo.WandbWriter(_WANDB.value)]
   address = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
   if _DISTRIBUTED.value or any(flag.value is not None for flag in address):

@@ -27,7 +27,7 @@ from absl import flags, logging
 from launch import cli
 from launch.drawing import Drawing
 from zoo.core.errors import UserError, nearest
-from zoo.host.files import is_url, or_shipped, read_text, user_path, write_atomically
+from zoo.host.files import checkpoint_path, is_url, read_text, write_atomically
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
@@ -170,8 +170,9 @@ def _other(task: Task) -> tuple[Predictor, str]:
   name = next(iter(known)) if _AGAINST.value is None else _AGAINST.value
   if name in known:
     return known[name], name
-  if is_url(name) or or_shipped(user_path(name)).exists():
-    other = zoo.load(name)
+  path = checkpoint_path(name)
+  if is_url(name) or path.exists():
+    other = zoo.load(path)
     if other.task.num_features != task.num_features:
       raise UserError(
         f'--against is {name!r}, which has {other.task.num_features} features; it must '

@@ -40,7 +40,7 @@ from launch import cli, config_flag
 from launch.axes import parse_all
 from launch.drawing import Drawing
 from zoo.core.errors import UserError
-from zoo.host.files import is_url, write_atomically
+from zoo.host.files import checkpoint_path, is_url, user_path, write_atomically
 
 if TYPE_CHECKING:
   from studies.strategies.series import FittedRun
@@ -107,9 +107,11 @@ def main() -> None:
     _show_sweep()
 
 
-def _show_run(workdir: str) -> None:
-  if is_url(workdir):
-    raise UserError(f'--checkpoint is {workdir!r}; it must be a folder on this machine')
+def _show_run(checkpoint: str) -> None:
+  if is_url(checkpoint):
+    raise UserError(
+      f'--checkpoint is {checkpoint!r}; it must be a folder on this machine'
+    )
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from studies.strategies import phases
@@ -119,10 +121,10 @@ def _show_run(workdir: str) -> None:
   from zoo.storage.loading import steps_of
   from zoo.storage.rows import weights_digest
 
-  out = cli.folder_of(_OUT)
+  out = cli.folder_of(_OUT) or cli.default_folder(checkpoint, ['strategies'])
+  workdir = checkpoint_path(checkpoint)
   newest = zoo.load(workdir)
   steps = steps_of(workdir) or [newest.step]
-  out = out or cli.default_folder(workdir, ['strategies'])
   fitter = Fitter(newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
   number = len(named(newest.task, _PREDICTORS.value))
   _check_told_apart([newest.config], [{}], number)
@@ -164,8 +166,8 @@ def _show_sweep() -> None:
   if config.checkpoint.steps is None:
     config.checkpoint.steps = 'log'
   run_name = config_flag.run_name(_CONFIG)
-  default = pathlib.Path('checkpoints/runs', f'strategies-{run_name}')
-  workdir, part = _WORKDIR.value or default, _PART.value
+  default = f'checkpoints/runs/strategies-{run_name}'
+  workdir, part = _WORKDIR.value or user_path(default), _PART.value
   points, lost = sweeps.grid(axes), None
   _check_predictors(config, points)
   try:

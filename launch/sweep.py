@@ -22,12 +22,12 @@ share only the folder. Afterwards the command without --part writes the table:
 """
 
 import functools
-import pathlib
 
 from absl import flags
 
 from launch import cli, config_flag
 from launch.axes import parse_all
+from zoo.host.files import user_path
 from zoo.training import sweeps
 
 flags.adopt_module_key_flags(cli)
@@ -55,8 +55,8 @@ _PART = cli.define_part('points')
 def main() -> None:
   config = config_flag.get(_CONFIG)
   axes, names = parse_all(_SWEEP.value)
-  default = pathlib.Path('checkpoints/runs', f'sweep-{config_flag.run_name(_CONFIG)}')
-  workdir, part = _WORKDIR.value or default, _PART.value
+  default = f'checkpoints/runs/sweep-{config_flag.run_name(_CONFIG)}'
+  workdir, part = _WORKDIR.value or user_path(default), _PART.value
   table = functools.partial(sweeps.format_table, fields=names)
   where = f'the table is in {workdir}/table.csv'
   try:

@@ -36,7 +36,7 @@ from absl import flags
 from launch import cli
 from launch.drawing import Drawing
 from zoo.core.errors import UserError
-from zoo.host.files import write_atomically
+from zoo.host.files import typed_path, user_path, write_atomically
 
 if TYPE_CHECKING:
   from studies.tabular.scores import Comparison, Trial
@@ -118,7 +118,8 @@ def main() -> None:
   if out is None:
     words = [table.name, *([] if _DATASET.present else [table.target])]
     name = '-'.join(['tabular', *words, f'rows={_ROWS.value}'])
-    out = pathlib.Path('checkpoints/runs', re.sub(r'[^\w.=-]+', '_', name))
+    name = re.sub(r'[^\w.=-]+', '_', name)
+    out = user_path(f'checkpoints/runs/{name}')
   comparison = compare(trial, out)
   if comparison is not None:
     _write(trial, comparison, out)
@@ -131,11 +132,10 @@ def main() -> None:
 def _table() -> Table:
   """Returns the table that the flags name; raises UserError if it cannot be read."""
   from studies.tabular import tables
-  from zoo.host.files import user_path
 
   if _DATA.value is None:
     return tables.shipped(_DATASET.value or '')
-  path = user_path(_DATA.value)
+  path = typed_path(_DATA.value)
   if _TARGET.value is None:
     names = ', '.join(tables.header_of(path))
     raise UserError(f'--target is missing; the columns of {path} are {names}')

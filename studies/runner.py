@@ -137,7 +137,8 @@ class Trainer:
       trains: Whether missing runs are trained. If not, a call that would have to train
         raises UntrainedError.
     """
-    self._folder, self._get_config, self._trains = folder, get_config, trains
+    self._folder = workdir_path(folder)
+    self._get_config, self._trains = get_config, trains
     self.asked: list[str] = []
 
   def __call__(

@@ -388,5 +388,18 @@ def test_differences_name_fields_and_both_values_and_leave_out_the_mesh():
     'seed (0 there, 3 here)',
     'task.prior_mean (2.0 there, [1.0, 2.0, 3.0] here)',
   ]
+  # The digest tells which weights a run starts from, wherever they lie.
+  fields = {'train__init_from_step': 4, 'train__init_from_digest': 16 * 'a'}
+  saved = json.loads(to_json(small_config(train__init_from='/a', **fields)))
+  assert differences(saved, small_config(train__init_from='/b', **fields)) == []
+  fields['train__init_from_digest'] = 16 * 'b'
+  assert len(differences(saved, small_config(train__init_from='/b', **fields))) == 2
   first = differences({}, small_config())[0]
   assert first == "curriculum.every ('absent' there, 2000 here)"
+
+
+def test_steps_of_a_warm_up_that_a_share_replaces_are_named(caplog):
+  fields = {'optimizer__warmup_steps': 5, 'optimizer__warmup_share': 0.25}
+  with caplog.at_level('WARNING'):
+    validate(small_config(**fields))
+  assert 'warmup_steps is 5, and is not used' in caplog.text

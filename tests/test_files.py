@@ -95,4 +95,4 @@ def test_a_url_is_no_path(path):
 
 @pytest.mark.parametrize('path', ['runs/a', '/runs/a:b', 'a:b', 'C:/runs', 'a//b'])
 def test_what_only_resembles_a_url_is_a_path(path):
-  assert user_path(path) == pathlib.Path(path)
+  assert user_path(path) == pathlib.Path(path).absolute()

@@ -59,6 +59,8 @@ FIELDS: dict[str, tuple[Any, Any]] = {
   'optimizer.ema_decay': ((0.0, 0.999, None), (-1e-3, 1.0, *_NO_NUMBER)),
   'train.num_steps': ((1, 2**31 - 1), (0, 2**31, *_NO_INTEGER, None)),
   'train.init_from': (('runs/a', None), ('', 3)),
+  'train.init_from_step': ((0, None), (-1, *_NO_INTEGER)),
+  'train.init_from_digest': (('0123456789abcdef', None), ('', '0123', 3)),
   'train.init_from_other': ((True, False), _NO_TRUTH),
   'train.batch_size': ((1,), (0, *_NO_INTEGER, None)),
   'train.num_parts': ((1,), (0, *_NO_INTEGER, None)),

@@ -56,6 +56,29 @@ def test_what_is_no_class_or_no_function_is_refused(register, entry, wanted):
     register('own')(entry)
 
 
+@pytest.mark.parametrize(
+  ('register', 'name'),
+  [
+    (zoo.register_model, 'transformer'),
+    (zoo.register_mixer, 'softmax'),
+    (zoo.register_optimizer, 'adam'),
+    (zoo.register_objective, 'nll'),
+  ],
+)
+def test_a_name_of_the_library_is_refused(register, name):
+  entry: Any = lambda learning_rate: None  # noqa: E731
+  if register in (zoo.register_model, zoo.register_mixer):
+    entry = Plain
+  with refuses(repr(name), 'of the library; choose another one'):
+    register(name)(entry)
+
+
+def test_a_class_of_ones_own_may_be_replaced(plain):
+  again = type('Plain', (), {})
+  zoo.register_model('plain')(again)
+  assert registry.MODELS['plain'] is again
+
+
 def test_a_name_must_be_given_and_may_be_of_another_kind(unchecked):
   without: Any = Plain
   with refuses('the name of a model is <class', "as in @zoo.register_model('own')"):

@@ -31,6 +31,7 @@ from zoo.core.protocols import PredictsAll as PredictsAll
 from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
+from zoo.host.gpu import leave_out_pass as _leave_out_pass
 from zoo.measure.calibration import calibration as calibration
 from zoo.measure.calibration import exchangeability as exchangeability
 from zoo.measure.calibration import likelihood as likelihood
@@ -49,6 +50,8 @@ from zoo.training.hooks import Hook as Hook
 from zoo.training.run import train as train
 from zoo.training.run import training_run as training_run
 from zoo.training.wandb_writer import WandbWriter as WandbWriter
+
+_leave_out_pass()
 
 
 def list_mixers() -> list[str]:

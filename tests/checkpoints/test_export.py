@@ -198,3 +198,15 @@ def test_a_program_of_stablehlo_predicts_what_the_model_does(
   exec(compile(code, 'export.md', 'exec'), {})
   assert capsys.readouterr().out == 'True\n'
   assert 'stablehlo' in (tmp_path / 'model.mlir').read_text()
+
+
+def test_a_file_is_written_through_a_link_and_under_a_long_name(tmp_path):
+  saved, link = zoo.load('checkpoints/yq_lsa'), tmp_path / 'latest.safetensors'
+  (tmp_path / 'kept').mkdir()
+  kept = tmp_path / 'kept' / f'{240 * "a"}.safetensors'  # It has 252 bytes.
+  link.symlink_to(kept)
+  for _ in range(2):
+    zoo.export(saved, link)
+    assert link.is_symlink()
+    assert zoo.load(kept).step == saved.step
+  assert len(list(tmp_path.rglob('*'))) == 3

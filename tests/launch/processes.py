@@ -86,7 +86,9 @@ def start_together(
 
   `own` has the flags that each of them alone is given.
   """
-  address = f'--coordinator=127.0.0.1:{free_port()}', f'--num_processes={number}'
+  address = [f'--coordinator=127.0.0.1:{free_port()}', f'--num_processes={number}']
+  if module == 'launch.main':  # A lost process is found sooner than by default.
+    address.append('--config.mesh.heartbeat_timeout=10')
   return [
     subprocess.Popen(
       command(*arguments, *flags, *address, f'--process_id={i}', module=module),

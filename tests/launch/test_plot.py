@@ -373,13 +373,14 @@ def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path
 def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp_path):
   rows = write_table(tmp_path, {('a',): 5.0, ('b',): 4.0}, ['model.mixer'], (0, 1))
   rows[-1] |= {'step': None, 'eval_risk': None, 'eval_risk_stderr': None}
+  rows.append({**rows[0], 'seed': 2, 'eval_risk': None})
   (tmp_path / 'table.json').write_text(json.dumps(rows))
   axes = plot_sweep(tmp_path)
   assert axes.get_title().split('\n') == [
     'mean of 2 seeds, bars: 95 % interval over seeds',
     'without the error of held-out prompts, up to ± 1.5',
     'one seed, bars: 95 % interval over held-out prompts',
-    '1 point has diverged and is not shown',
+    '1 point has diverged and is not shown, 1 point has no risk and is not shown',
   ]
   ((_, bar),) = bars_of(axes)
   assert bar == pytest.approx((4 - 1.96 * 0.76, 4 + 1.96 * 0.76), rel=1e-4)

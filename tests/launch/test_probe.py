@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ def test_checkpoints_of_one_name_have_reports_of_their_own():
   folder = cli.default_folder
   names = 'checkpoints/yq_lsa', 'runs/yq_lsa', '../a', '.', 'gs://b/a', 'gs://c/a'
   folders = [folder(name, ['5']) for name in names]
-  assert str(folders[0]) == 'checkpoints/probes/checkpoints_yq_lsa-5'
+  probes = pathlib.Path('checkpoints/probes').absolute()
+  assert folders[0] == probes / 'checkpoints_yq_lsa-5'
   assert len({*folders}) == len(names)
-  assert {str(path.parent) for path in folders} == {'checkpoints/probes'}
+  assert {path.parent for path in folders} == {probes}
   assert folder('runs/a/', ['5', '../b']).name == 'runs_a-5-.._b'
 
 

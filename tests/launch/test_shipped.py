@@ -1,6 +1,5 @@
 """What ships is found from any folder: configs, and trained checkpoints."""
 
-import importlib
 import os
 import pathlib
 import shutil
@@ -11,8 +10,10 @@ import pytest
 import launch
 import zoo
 from launch import config_flag
-from tests.launch.processes import ROOT
+from tests.compare import refuses
+from tests.launch.processes import ROOT, run
 from zoo.host import files
+from zoo.host.gpu import leave_out_pass
 
 
 @pytest.fixture(autouse=True)
@@ -39,16 +40,30 @@ def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
 ):
   name = 'checkpoints/yq_lsa'
   assert zoo.load(name).step > 0
-  shipped = pathlib.Path(name)
-  assert files.or_shipped(shipped) == ROOT / name
+  assert files.checkpoint_path(name) == ROOT / name
   package = tmp_path / 'site-packages' / 'zoo'
   shutil.copytree(ROOT / name, package / 'shipped' / 'yq_lsa')
   monkeypatch.setattr(files, '__file__', str(package / 'host' / 'files.py'))
-  assert files.or_shipped(shipped) == package / 'shipped' / 'yq_lsa'
-  for other in 'checkpoints/none', 'runs/yq_lsa':
-    assert files.or_shipped(pathlib.Path(other)) == pathlib.Path(other)
-  pathlib.Path(name).mkdir(parents=True)
-  assert files.or_shipped(shipped) == shipped
+  assert files.checkpoint_path(name) == package / 'shipped' / 'yq_lsa'
+  for other in 'checkpoints/none', 'runs/yq_lsa', 'yq_lsa', 'checkpoints':
+    assert files.checkpoint_path(other) == tmp_path / other
+  own = tmp_path / name
+  own.mkdir(parents=True)
+  assert files.checkpoint_path(name) == own
+
+
+def test_a_shipped_checkpoint_is_not_opened_in_place_of_a_model_of_ones_own(
+  tmp_path, caplog
+):
+  shipped = ROOT / 'checkpoints' / 'lsa'
+  # Commands write into these folders, without being asked.
+  (tmp_path / 'checkpoints' / 'runs').mkdir(parents=True)
+  with caplog.at_level('WARNING'):
+    assert files.checkpoint_path('checkpoints/lsa') == shipped
+  assert f'{shipped} is opened instead' in caplog.text
+  (tmp_path / 'checkpoints' / 'lsa_at_noise_1').mkdir()
+  with refuses('lsa does not exist', f'ICL Zoo ships, give {shipped}'):
+    zoo.load('checkpoints/lsa')
 
 
 @pytest.mark.parametrize(
@@ -79,15 +94,24 @@ def test_a_file_that_hides_a_package_is_named(
 @pytest.mark.parametrize(
   ('before', 'after'),
   [
-    (None, '--xla_gpu_enable_triton_gemm=false'),
+    ('', '--xla_gpu_enable_triton_gemm=false'),
     ('--xla_dump_to=x', '--xla_dump_to=x --xla_gpu_enable_triton_gemm=false'),
     ('--xla_gpu_enable_triton_gemm=true', '--xla_gpu_enable_triton_gemm=true'),
   ],
 )
-def test_commands_leave_out_the_pass_that_aborts_on_gpus(monkeypatch, before, after):
-  if before is None:
-    monkeypatch.delenv('XLA_FLAGS', raising=False)
-  else:
-    monkeypatch.setenv('XLA_FLAGS', before)
-  importlib.reload(launch)
+def test_the_pass_that_aborts_on_gpus_is_left_out(tmp_path, monkeypatch, before, after):
+  monkeypatch.setenv('XLA_FLAGS', before)
+  leave_out_pass()
+  assert os.environ['XLA_FLAGS'] == before  # JAX has CPUs alone.
+  monkeypatch.syspath_prepend(tmp_path)
+  (tmp_path / 'jax_plugins').mkdir()
+  leave_out_pass()
   assert os.environ['XLA_FLAGS'] == after
+
+
+def test_the_import_of_zoo_leaves_out_the_pass(tmp_path):
+  (tmp_path / 'jax_plugins').mkdir()
+  code = "import os, zoo; print(os.environ['XLA_FLAGS'])"
+  paths = f'{ROOT}:{tmp_path}'
+  done = run([sys.executable, '-c', code], tmp_path, PYTHONPATH=paths, XLA_FLAGS='')
+  assert done.stdout == '--xla_gpu_enable_triton_gemm=false\n', done.stderr

@@ -302,7 +302,7 @@ MISTAKES = {
   '--dataset=iris --rows=149': '--rows gives 149 of the 150 rows of iris',
   '--dataset=iris --splits=1': '--splits=1',
   '--dataset=iris --model=nowhere': 'nowhere',
-  '--dataset=iris --workdir=taken': "--workdir is 'taken', which is not a folder",
+  '--dataset=iris --workdir=taken': "taken', which is not a folder",
   '--dataset=wine --model=MODEL': ('X has 13 features', 'takes at most 4'),
   '--dataset=iris --model=checkpoints/yq_lsa': 'zoo.Classifier predicts classes',
   '--data=nofile.csv --target=y': 'nofile.csv cannot be read',

@@ -362,6 +362,18 @@ def test_a_model_of_another_kind_of_labels_is_refused(unchecked):
     fitted(3.0)
 
 
+def test_dropout_that_is_on_is_one_line():
+  class Drops(nnx.Module):
+    def __init__(self):
+      self.dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+
+    def __call__(self, prompt):
+      return self.dropout(prompt.x_query).sum(axis=1)
+
+  with refuses('Drops changes its variables', 'as dropout does; call model.eval()'):
+    fitted(Drops(), TASK)
+
+
 def test_members_are_counted():
   with refuses('num_members is 0; it must be an integer ≥ 1'):
     fitted(Ridge(), num_members=0)

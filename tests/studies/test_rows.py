@@ -242,6 +242,19 @@ def test_a_row_of_a_training_that_is_stopped_is_missing(tmp_path):
   assert studies.fill(table, tmp_path) == {'a': {'n': 1}, 'b': {'n': 2}}
 
 
+def test_a_change_of_the_working_directory_moves_nothing(tmp_path, monkeypatch):
+  def compute(parameters, folder):
+    monkeypatch.chdir(tmp_path / 'second')
+    return {'root': parameters['number'] ** 0.5}
+
+  for name in 'first', 'second':
+    (tmp_path / name).mkdir()
+  monkeypatch.chdir(tmp_path / 'first')
+  assert studies.fill(studies.CellTable(CELLS, compute), 'study') is not None
+  assert read_rows(tmp_path / 'first' / 'study').keys() == CELLS.keys()
+  assert not list((tmp_path / 'second').iterdir())
+
+
 @pytest.mark.usefixtures('unchecked')
 def test_mistakes_are_one_line(tmp_path):
   def table(cells, row: Any = None):

@@ -418,8 +418,18 @@ def test_a_fine_tuned_run_goes_on_after_its_source_is_gone(tmp_path):
   for event in zoo.training_run(config, tmp_path / 'stopped'):
     if event.step == 4:
       break
+  # From other weights it is another run, unless the config names those that it had.
+  zoo.train(small_config(train__num_steps=8), source)
+  for name in 'whole', 'stopped':
+    with refuses('train.init_from_digest', 'train.init_from_step (4 there, 8 here)'):
+      zoo.train(config, tmp_path / name)
+  pinned = small_config(seed=1, train__init_from=str(source), train__init_from_step=4)
+  assert zoo.train(pinned, tmp_path / 'whole') is not None
   shutil.rmtree(source)
   zoo.train(config, tmp_path / 'stopped')
+  saved = json.loads((tmp_path / 'stopped/config.json').read_text())['train']
+  assert saved['init_from'] == str(source)
+  assert saved['init_from_step'] == 4
   whole = saved_arrays(tmp_path / 'whole', 12)
   assert_same_bits(saved_arrays(tmp_path / 'stopped', 12), whole)
   with refuses('source does not exist'):
@@ -488,6 +498,9 @@ def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path
   config.train.init_from_other = False
   config.model.initial_guess = 0.0
   assert initial_weights(config) is not None
+  config.train.init_from_digest = 16 * 'a'
+  with refuses('weights at step ', 'init_from_digest is aaaa'):
+    zoo.train(config, tmp_path / 'run')
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,8 @@ def test_the_key_of_a_metric_does_not_depend_on_other_metrics(tmp_path, monkeypa
   assert numbers[0] == numbers[1]
   with refuses("the name of a metric is 'a/b'; it must have no slash"):
     zoo.register_metric('a/b')(drawn)
+  with refuses("the name of a metric is 'curve'"):
+    zoo.register_metric('curve')(drawn)
 
 
 def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(

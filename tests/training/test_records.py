@@ -13,6 +13,7 @@ from zoo.storage.checkpoints import Checkpoints
 from zoo.training import loop, many, run, sweeps
 from zoo.training.compilation import make_training
 from zoo.training.loop import Loop, _Call
+from zoo.training.records import TensorBoard
 
 
 class _Result:
@@ -114,3 +115,11 @@ def test_what_is_beside_the_steps_of_a_run_does_not_slow_them(
   assert len(taken) >= 3
   # Four groups end at the steps 4, 6, 8 and 12.
   assert summary['steps_per_second'] == 12 / 4.0
+
+
+def test_two_launches_in_one_second_have_files_of_their_own(tmp_path, monkeypatch):
+  monkeypatch.setattr('time.time', lambda: 1.8e9)
+  for step in 0, 4:
+    with TensorBoard(tmp_path, step):
+      pass
+  assert len([*(tmp_path / 'tensorboard').iterdir()]) == 2

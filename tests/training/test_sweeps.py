@@ -36,7 +36,7 @@ from zoo.training import grid, run, sweeps, train
 from zoo.training.sweeps import groups
 from zoo.training.sweeps import run as sweep_run
 from zoo.training.sweeps.folders import names_of_folders
-from zoo.training.sweeps.points import name_of, without_arrays
+from zoo.training.sweeps.points import name_of, with_fields, without_arrays
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -388,6 +388,21 @@ def test_a_seed_that_is_lost_is_no_pair_and_is_said():
   assert a[-1] == 'best'  # of those with the most seeds
   assert b[:4] == ['b', '2', '(1', 'diverged)']
   assert b[-2:] == ['-0.1500', '0.6353']
+
+
+def test_a_seed_without_a_risk_is_said():
+  rows = _sampled('model.mixer', {'a': [5.0, 5.6, 4.6], 'b': [None, 5.5, 4.4]})
+  rows[-1]['eval_risk'] = None  # It has a step: its risk is not finite.
+  _, (_, b) = _means(rows, 'model.mixer')
+  assert b[:7] == ['b', '1', '(1', 'diverged,', '1', 'without', 'a']
+
+
+def test_a_point_with_another_source_has_no_step_or_digest_of_the_first():
+  fields = {'init_from': 'a', 'init_from_step': 5, 'init_from_digest': 16 * 'a'}
+  config = small_config(**{f'train__{name}': fields[name] for name in fields})
+  other = with_fields(config, {'train.init_from': 'b'})
+  assert other.train.init_from_step is other.train.init_from_digest is None
+  assert with_fields(config, {'seed': 1}).train.init_from_step == 5
 
 
 def test_points_on_other_prompts_are_not_compared():

@@ -195,6 +195,31 @@ def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_mistake_is_found_before_the_first_event(tmp_path):
+  with refuses('config.train.batch_size is 0'):
+    zoo.training_run(small_config(train__batch_size=0), tmp_path / 'run')
+  with refuses("the path is ''"):
+    zoo.training_run(small_config(), '')
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_change_of_the_working_directory_moves_nothing(tmp_path, monkeypatch):
+  class Moves(zoo.Hook):
+    def on_chunk(self, event):
+      monkeypatch.chdir(tmp_path / 'second')
+
+  for name in 'first', 'second':
+    (tmp_path / name).mkdir()
+  monkeypatch.chdir(tmp_path / 'first')
+  for event in zoo.training_run(small_config(), 'run', [Moves()]):
+    assert event.workdir == tmp_path / 'first' / 'run'
+  monkeypatch.chdir(tmp_path / 'first')
+  zoo.training.sweep(small_config(), [{'seed': 0}], 'sweep', hooks=[Moves()])
+  files = 'run/summary.json', 'sweep/table.csv'
+  assert all((tmp_path / 'first' / name).is_file() for name in files)
+  assert not list((tmp_path / 'second').iterdir())
+
+
 @pytest.mark.slow
 def test_the_loops_on_the_page_of_training_run(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'docs' / 'train.md').read_text()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -173,6 +174,11 @@ _ALMOST_ONE = 1 - 1e-6  # This is the largest decay of an average.
 def _check_folder(name: str, value: Any) -> None:
   if not (isinstance(value, str) and value):
     raise UserError(f'{name} is {value!r}; it must be a folder with a checkpoint')
+
+
+def _check_digest(name: str, value: Any) -> None:
+  if not (isinstance(value, str) and re.fullmatch('[0-9a-f]{16}', value)):
+    raise UserError(f'{name} is {value!r}; it must have 16 hexadecimal digits')
 
 
 def _check_decay(name: str, value: Any) -> None:
@@ -445,8 +451,21 @@ FIELDS: dict[str, Field] = {
   'train.init_from': Field(
     None,
     Own(_check_folder, 'a path, or `gs://bucket/folder`', str),
-    'Folder of a run or a saved model from whose weights the run starts. It is read at '
-    'step 0 alone. None starts from random weights.',
+    'Folder of a run or a saved model from whose weights the run starts. It is kept as '
+    'its full path, and its weights are read at step 0 alone. None starts from random '
+    'weights.',
+  ),
+  'train.init_from_step': Field(
+    None,
+    Count(0),
+    'Step of `train.init_from` that is read. None means the newest step, whose number '
+    'is then kept.',
+  ),
+  'train.init_from_digest': Field(
+    None,
+    Own(_check_digest, '16 hexadecimal digits', str),
+    'Digest that the weights of `train.init_from` must have. None means that of the '
+    'weights as they are now, which is then kept.',
   ),
   'train.init_from_other': Field(
     False,
@@ -510,7 +529,7 @@ FIELDS: dict[str, Field] = {
     may_change='always',
   ),
   'mesh.heartbeat_timeout': Field(
-    10,
+    100,  # It is the default of JAX.
     Count(),
     'Number of seconds after which a process that sends nothing counts as lost.',
     may_change='always',

@@ -129,9 +129,8 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
   function that takes `scaled` must apply it itself. The updates of any other function
   are multiplied by the factors afterwards.
 
-  If the name is taken, the new function replaces the registered one without a warning.
-  This includes the names of the library: a function that is registered as 'adam'
-  replaces the library's Adam for the rest of the process.
+  A function of your own that has the name is replaced without a warning. The names of
+  the library's own optimizers are refused.
 
   Args:
     name: The name of the optimizer in `config.optimizer.name`.
@@ -140,8 +139,8 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
     A decorator, which returns the function unchanged.
 
   Raises:
-    UserError: If the name is not a string, or if the decorated object is not a
-      function that takes these arguments.
+    UserError: If the name is not a string or one of the library, or if the decorated
+      object is not a function that takes these arguments.
 
   Example:
     >>> @zoo.register_optimizer('momentum')

@@ -32,8 +32,7 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
   as `NAME/KEY`, and into the summary at the end. Points of a sweep that are trained
   side by side write nothing for TensorBoard.
 
-  A second function under the same name replaces the first without a warning. The
-  library itself registers no metric, so every name is free.
+  A second function under the same name replaces the first without a warning.
 
   Args:
     name: The name of the metric in `config.eval.metrics`.
@@ -42,8 +41,8 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
     A decorator, which returns the function unchanged.
 
   Raises:
-    UserError: If the name is not a string or has a slash, or if the decorated object
-      is not a function of these three arguments.
+    UserError: If the name is not a string, has a slash or is 'curve', or if the
+      decorated object is not a function of these three arguments.
 
   Example:
     >>> @zoo.register_metric('norm')
@@ -56,6 +55,11 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
     raise UserError(
       f'the name of a metric is {name!r}; it must have no slash, since its numbers are '
       'called NAME/KEY'
+    )
+  if name == 'curve':
+    raise UserError(
+      "the name of a metric is 'curve'; choose another one, since TensorBoard has the "
+      'losses by number of examples as curve/0000, curve/0001, …'
     )
   arguments = 'model', 'task', 'key'
   return entering('metric', METRICS, name, function=True, arguments=arguments)

@@ -46,6 +46,9 @@ def differences(
   first, last = before.get('train.num_steps'), now.get('train.num_steps')
   longer = isinstance(first, int) and isinstance(last, int) and last > first
   free = may_change(more_steps=longer) if resumes else set()
+  digest = before.get('train.init_from_digest')
+  if digest is not None and digest == now.get('train.init_from_digest'):
+    free |= {'train.init_from', 'train.init_from_step'}  # The source may lie elsewhere.
   names = sorted((before.keys() | now.keys()) - free)
   return _differing(names, before, now, prefix='')
 

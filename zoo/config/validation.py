@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import jax
+from absl import logging
 from flax import nnx
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
@@ -150,7 +151,8 @@ def _check_used(config: Config) -> None:
   Raises:
     UserError: If such a field has another value, which would have no effect.
   """
-  curriculum, schedule = config.curriculum, config.optimizer.schedule
+  curriculum, optimizer = config.curriculum, config.optimizer
+  schedule = optimizer.schedule
   unused: dict[str, str] = {}
   # The variant `paper` sets 'constant' in any config, and keeps a decay that is set.
   if schedule not in ('wsd', 'constant'):
@@ -171,7 +173,15 @@ def _check_used(config: Config) -> None:
         'config.curriculum.features, examples and loops are None'
       )
   if config.train.init_from is None:
-    unused['train.init_from_other'] = 'config.train.init_from is None'
+    for field in 'step', 'digest', 'other':
+      unused[f'train.init_from_{field}'] = 'config.train.init_from is None'
+  if optimizer.warmup_share is not None and optimizer.warmup_steps:
+    logging.warning(
+      'config.optimizer.warmup_steps is %d, and is not used, since '
+      'config.optimizer.warmup_share is %g',
+      optimizer.warmup_steps,
+      optimizer.warmup_share,
+    )
   for name, why in unused.items():
     section, _, key = name.rpartition('.')
     if (value := config[section][key]) != (default := FIELDS[name].default):

@@ -31,10 +31,8 @@ _SIZES = 'num_features', 'context_length'
 def register_model(name: str) -> Callable[[_Class], _Class]:
   """Returns a decorator that enters a class of models under a name.
 
-  If the name is taken, the new class replaces the registered one without a warning, as
-  when a cell of a notebook runs twice. This includes the names of the library: a class
-  that is registered as 'transformer' replaces the library's transformer for the rest of
-  the process. `zoo.load` then builds saved transformers from the new class.
+  A class of your own that has the name is replaced without a warning, as when a cell of
+  a notebook runs twice. The names of the library's own models are refused.
 
   Args:
     name: What configs call the class.
@@ -43,8 +41,9 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
     The decorator, which returns the class unchanged.
 
   Raises:
-    UserError: If the name is not a string. The decorator raises it, too, if the object
-      that it decorates is not a class, or takes an argument called `name`.
+    UserError: If the name is not a string. The decorator raises it, too, if the name is
+      one of the library, or if the object that it decorates is not a class, or takes an
+      argument called `name`.
 
   Example:
     >>> @zoo.register_model('always_zero')
@@ -62,10 +61,9 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
 def register_mixer(name: str) -> Callable[[_Class], _Class]:
   """Returns a decorator that enters a class of mixers under a name.
 
-  If the name is taken, the new class replaces the registered one without a warning, as
-  when a cell of a notebook runs twice. This includes the names of the library: a class
-  that is registered as 'softmax' replaces the library's attention for the rest of the
-  process. Transformers that exist already keep the layers that they have.
+  A class of your own that has the name is replaced without a warning, as when a cell of
+  a notebook runs twice. Transformers that exist already keep the layers that they have.
+  The names of the library's own mixers are refused.
 
   Args:
     name: What `config.model.mixer` calls the class.
@@ -74,8 +72,8 @@ def register_mixer(name: str) -> Callable[[_Class], _Class]:
     The decorator, which returns the class unchanged.
 
   Raises:
-    UserError: If the name is not a string. The decorator raises it, too, if the object
-      that it decorates is not a class.
+    UserError: If the name is not a string. The decorator raises it, too, if the name is
+      one of the library, or if the object that it decorates is not a class.
 
   Example:
     >>> @zoo.register_mixer('own_attention')
@@ -97,7 +95,7 @@ def entering(
 ) -> Callable[[Any], Any]:
   """Returns a decorator that enters a class or a function into a dict under a name.
 
-  An entry that the dict has under this name is replaced.
+  An entry that the dict has under this name is replaced, unless the library made it.
 
   Args:
     kind: What is entered, in messages, such as 'model'.
@@ -110,9 +108,10 @@ def entering(
       that take them. All others need a default.
 
   Raises:
-    UserError: If the name is not a string. The decorator raises it, too, if the object
-      that it decorates is not a class or, with `function`, not a function that takes
-      the arguments; or if a model or a task takes an argument called `name`.
+    UserError: If the name is not a string. The decorator raises it, too, if the name is
+      one of the library; if the object that it decorates is not a class or, with
+      `function`, not a function that takes the arguments; or if a model or a task takes
+      an argument called `name`.
   """
   if not isinstance(name, str):
     raise UserError(
@@ -124,6 +123,10 @@ def entering(
     if not (isfunction(entry) if function else isinstance(entry, type)):
       wanted = 'function' if function else 'class'
       raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a {wanted}')
+    if name in entries and _is_of_zoo(entries[name]) and not _is_of_zoo(entry):
+      raise UserError(
+        f'{name!r} is the name of the {kind} of the library; choose another one'
+      )
     if kind in ('model', 'task') and 'name' in parameters(entry):
       raise UserError(
         f'the {kind} {name!r} takes an argument called name; rename it, since '
@@ -144,6 +147,11 @@ def entering(
     return entry
 
   return enter
+
+
+def _is_of_zoo(entry: Any) -> bool:
+  """Returns whether a class or a function is defined in this library."""
+  return entry.__module__.partition('.')[0] == __name__.partition('.')[0]
 
 
 def create(

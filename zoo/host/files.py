@@ -10,12 +10,16 @@ import socket
 from typing import Any, TypeVar, cast
 
 import msgspec
+from absl import logging
 
 from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 
 _Kind = TypeVar('_Kind')
 
 _MOST_BYTES_OF_NAME = 255  # Linux, macOS and Windows have this limit.
+_LETTERS_OF_TEMPORARY = 30  # They have up to 120 bytes, and a host's name up to 64.
+# Commands write into these folders of `checkpoints` by default.
+_FOLDERS_OF_COMMANDS = {'runs', 'probes'}
 
 
 class UnreadableFile(UserError):
@@ -28,7 +32,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the path of a folder, which may be in a bucket; `~` is expanded.
+  """Returns the full path of a folder, which may be in a bucket; `~` is expanded.
 
   Raises:
     UserError: If the path is not valid, if the bucket cannot be used, or if the extra
@@ -57,7 +61,26 @@ def gcs() -> Any:
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns a path with `~` or `~user` expanded.
+  """Returns the full path of a local file or folder; `~` is expanded.
+
+  Every path of a user passes through this function once, where it enters. A later
+  change of the working directory then changes no place.
+
+  Raises:
+    UserError: If `typed_path` refuses the path, or if it is relative and the working
+      directory has been deleted.
+  """
+  typed = typed_path(path)
+  try:
+    return typed.absolute()
+  except FileNotFoundError as error:
+    raise UserError(
+      f'{str(typed)!r} is in no folder: the working directory was deleted'
+    ) from error
+
+
+def typed_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns a path as it was typed, with `~` or `~user` expanded.
 
   Raises:
     UserError: If the path is no text, if the user is unknown, if a name has a zero byte
@@ -85,13 +108,32 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
     raise UserError(f'{str(path)!r} is the home folder of an unknown user') from error
 
 
-def or_shipped(path: pathlib.Path) -> pathlib.Path:
-  """Returns the path; a missing `checkpoints/NAME` becomes the shipped checkpoint."""
-  if path.parts[:1] == ('checkpoints',) and not path.exists():
-    shipped = shipped_checkpoints().joinpath(*path.parts[1:])
-    if shipped.is_dir():
-      return shipped
-  return path
+def checkpoint_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the full path of a saved model; `checkpoints/NAME` may be a shipped one.
+
+  A path `checkpoints/NAME` means this folder of the working directory. If it does not
+  exist, the path means the checkpoint of this name that ICL Zoo ships, and a warning
+  says which folder is opened. A folder `checkpoints` with other models shows that a
+  model of the user's own was meant, so that this is an error.
+
+  Raises:
+    UserError: If the path is not valid, if the bucket cannot be used, if the extra
+      `gcs` is missing, or if a model of the user's own is missing.
+    RunError: If the bucket cannot be reached.
+  """
+  full = workdir_path(path)
+  if is_url(full) or typed_path(path).parts[:-1] != ('checkpoints',) or full.exists():
+    return full
+  shipped = shipped_checkpoints() / full.name
+  if not (shipped / 'card.json').is_file():
+    return full
+  if {own.name for own in full.parent.glob('*/')} - _FOLDERS_OF_COMMANDS:
+    raise UserError(
+      f'{full} does not exist, and {full.parent} has other models; to open the model '
+      f'that ICL Zoo ships, give {shipped}'
+    )
+  logging.warning('%s does not exist; %s is opened instead', full, shipped)
+  return shipped
 
 
 def shipped_checkpoints() -> pathlib.Path:
@@ -173,6 +215,7 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   """Writes a whole file, or leaves the old one as it was.
 
   The file is on the disk when this function returns, so that it survives a power cut.
+  If the path is a symbolic link, the file that it leads to is replaced.
 
   Raises:
     OSError: If the file cannot be written.
@@ -181,8 +224,10 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   if is_url(path):  # An object is written whole or not at all.
     path.write_bytes(data)
     return
+  path = pathlib.Path(os.path.realpath(path))  # A link stays, and its file is replaced.
+  # The name is cut, since that of the file may have as many bytes as a disk allows.
   me = f'{socket.gethostname()}-{os.getpid()}'
-  temporary = path.with_name(f'.{path.name}.{me}.tmp')
+  temporary = path.with_name(f'.{path.name[:_LETTERS_OF_TEMPORARY]}.{me}.tmp')
   # A process of the same number may have been killed while it wrote.
   temporary.unlink(missing_ok=True)
   try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import TraceContextError
 from jaxtyping import Array, Float, Int
 from sklearn.utils import assert_all_finite
 
@@ -71,6 +73,18 @@ def labels_of(task: Task | None) -> tuple[int, ...]:
   """The axes of a label of a task: none for a number, `(k,)` for one-hot vectors."""
   is_one_hot = task is not None and task.label_kind == 'classes'
   return (task.num_outputs,) if task is not None and is_one_hot else ()
+
+
+@contextlib.contextmanager
+def stateless(model: Predictor) -> Iterator[None]:
+  """Raises UserError in the block, which calls a model, if it changes variables."""
+  try:
+    yield
+  except TraceContextError as error:
+    raise UserError(
+      f'{type(model).__name__} changes its variables when it is called, as dropout '
+      'does; call model.eval() first'
+    ) from error
 
 
 def shape_of_prediction(

@@ -25,6 +25,7 @@ from zoo.sklearn.contexts import (
   longest_context,
   num_features_of,
   shape_of_prediction,
+  stateless,
 )
 from zoo.sklearn.units import Columns, units_of, warn_if_far
 from zoo.storage.loading import SavedModel, load
@@ -146,7 +147,8 @@ class InContext(BaseEstimator):
       UserError: If the model cannot take or predict what the table has.
     """
     c, d = x.shape
-    num_features = num_features_of(self.model_, self.task_)
+    with stateless(self.model_):
+      num_features = num_features_of(self.model_, self.task_)
     if isinstance(self.task_, Arrays):
       # A column has its own scale in the file, so none can be left out.
       num_features = self.task_.num_features
@@ -158,7 +160,8 @@ class InContext(BaseEstimator):
         f'{num_features}. Choose some, as sklearn.feature_selection.SelectKBest does'
       )
     n = d if num_features is None else num_features
-    self._longest = longest_context(self.model_, n, axes)
+    with stateless(self.model_):
+      self._longest = longest_context(self.model_, n, axes)
     if self._longest == 0:
       raise UserError(f'{type(self.model_).__name__} takes no examples')
     found = shape_of_prediction(self.model_, min(c, self._longest or c), n, axes)

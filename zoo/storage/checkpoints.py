@@ -87,8 +87,6 @@ class Checkpoints:
     """  # noqa: DOC501
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
-    # Orbax needs an absolute path.
-    workdir = workdir if is_url(workdir) else workdir.resolve()
     self._folder = workdir / 'checkpoints'
     self._metadata: dict[str, Any] = {'format': FORMAT, **metadata}
     self._saving: tuple[int, Callable[[], None]] = 0, lambda: None

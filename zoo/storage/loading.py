@@ -6,6 +6,7 @@ A checkpoint holds arrays and JSON. It holds no code, and no pickle is ever read
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import pathlib
 from collections.abc import Mapping
@@ -29,11 +30,12 @@ from zoo.core.errors import (
 from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
   UnreadableFile,
+  checkpoint_path,
   is_url,
-  or_shipped,
+  read_bytes,
   read_json,
+  read_text,
   shipped_checkpoints,
-  workdir_path,
 )
 from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
@@ -47,7 +49,7 @@ from zoo.storage.checkpoints import (
   shapes_of,
 )
 from zoo.storage.programs import StepTogether, load_together, steps_of_point
-from zoo.storage.steps import chosen_step, damage_of, steps_in
+from zoo.storage.steps import SUMS, chosen_step, damage_of, steps_in
 from zoo.storage.workdir import POINTS
 
 _MOST_CHARACTERS_OF_REASON = 1000  # The reason may quote a long list of a config.
@@ -93,7 +95,8 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
     path: A run's workdir, its folder of checkpoints, a folder of `zoo.save`, a file of
       `zoo.export`, or the folder of a point of a sweep. A folder may be in a bucket:
       gs://bucket/runs/a. A path `checkpoints/NAME` that does not exist means the
-      checkpoint of this name that ICL Zoo ships.
+      checkpoint of this name that ICL Zoo ships, and a warning says so. If the working
+      directory has a folder `checkpoints` with other models, it is an error instead.
     step: The step to open; None opens the newest one.
 
   Returns:
@@ -117,11 +120,9 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   """
   if step is not None:
     step = check_count('step', step, minimum=0)
-  path = workdir_path(path)
-  if not is_url(path):
-    path = or_shipped(path).absolute()  # Orbax needs an absolute path.
-    if path.suffix == weight_files.SUFFIX and not path.is_dir():
-      return _load_file(path, step)
+  path = checkpoint_path(path)
+  if path.suffix == weight_files.SUFFIX and not (is_url(path) or path.is_dir()):
+    return _load_file(path, step)
   while True:
     together = _step_together(path, step)
     folder = _step_folder(path, step) if together is None else together.folder
@@ -135,13 +136,39 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
       # A run has deleted the step in the meantime, and has a newer one.
 
 
+def identity_of(
+  path: str | os.PathLike[str], step: int | None = None
+) -> tuple[int, str]:
+  """Returns the step that `load` would open, and a digest of the files of its weights.
+
+  The arrays are not read.
+
+  Raises:
+    UserError: If the path has no checkpoint or not this step.
+    RunError: If files are damaged.
+  """
+  path = checkpoint_path(path)
+  if path.suffix == weight_files.SUFFIX and not (is_url(path) or path.is_dir()):
+    metadata, _ = weight_files.read(path)
+    _, saved_step = _config_and_step(path, metadata, step)
+    content = read_bytes(path)
+  else:
+    together = _step_together(path, step)
+    folder = _step_folder(path, step) if together is None else together.folder
+    metadata = read_json(folder / METADATA_FILE, dict)
+    _, saved_step = _config_and_step(folder, metadata, step)
+    sums = read_text(folder / SUMS).splitlines()
+    place = '' if together is None else f'{together.place} of {together.number}'
+    content = '\n'.join([*(s for s in sums if '  model/' in s), place]).encode()
+  return saved_step, hashlib.sha256(content).hexdigest()[:16]
+
+
 def steps_of(path: str | os.PathLike[str]) -> list[int]:
   """Returns the steps that `load` finds in a folder, in order; [] if it has none.
 
   The steps of a point of a sweep may be saved together with those of other points.
   """
-  path = workdir_path(path)
-  path = path if is_url(path) else or_shipped(path).absolute()
+  path = checkpoint_path(path)
   if not path.is_dir():
     return []
   return sorted({*_own_steps(path), *steps_of_point(path)})

@@ -120,7 +120,6 @@ def load_together(
   """  # noqa: DOC501
   from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
-  step = step.absolute()
   if reason := damage_of(step, left_out=('optimizer/',)):
     raise damaged(step, reason)
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])

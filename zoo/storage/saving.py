@@ -99,8 +99,6 @@ def save(
     'YqLSA'
   """
   target = workdir_path(path)
-  # Orbax needs an absolute path.
-  target = target if is_url(target) else target.absolute()
   if isinstance(model, SavedModel):
     config = model.config if config is None else config
     step = model.step if step is None else step

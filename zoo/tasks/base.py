@@ -59,10 +59,8 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   The task can then be made by `zoo.create_task(name)` and named in a config. The
   decorator stands above `flax.struct.dataclass`, which makes the class a dataclass.
 
-  If the name is taken, the new class replaces the registered one without a warning, as
-  when a cell of a notebook runs twice. This includes the names of the library, such as
-  'linear_regression'. `zoo.load` then builds saved tasks of this name from the new
-  class.
+  A class of your own that has the name is replaced without a warning, as when a cell of
+  a notebook runs twice. The names of the library's own tasks are refused.
 
   Args:
     name: Name of the task.
@@ -71,10 +69,11 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
     A decorator that returns the class unchanged.
 
   Raises:
-    UserError: If the name is not a string. The decorator raises it if the class is not
-      a subclass of `BaseTask` or not a dataclass, if it lacks a method that it must
-      define, if one of the sizes `num_features` and `context_length` is missing or is
-      declared as an array of compiled programs, or if a field is called `name`.
+    UserError: If the name is not a string. The decorator raises it if the name is one
+      of the library, if the class is not a subclass of `BaseTask` or not a dataclass,
+      if it lacks a method that it must define, if one of the sizes `num_features` and
+      `context_length` is missing or is declared as an array of compiled programs, or if
+      a field is called `name`.
 
   Example:
     >>> import flax

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from tqdm.auto import tqdm
 
 from zoo.config.building import Config
 from zoo.config.sharding import State
@@ -29,6 +28,7 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
+from zoo.host.progress import progress_bar
 from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.storage.workdir import has_config, write_config
 from zoo.training.hooks import Event, Hook
@@ -43,17 +43,7 @@ class Progress:
   """The progress bar of one launch; a context manager. Only process 0 shows it."""
 
   def __init__(self, label: str, step: int, num_steps: int):
-    # A log file, unlike a terminal or a notebook, would record every refresh.
-    is_watched = sys.stderr.isatty() or hasattr(sys, 'ps1')
-    self._bar = tqdm(
-      desc=label,
-      initial=step,
-      total=num_steps,
-      unit='step',
-      mininterval=0.2 if is_watched else 10.0,
-      dynamic_ncols=True,
-      disable=jax.process_index() != 0,
-    )
+    self._bar = progress_bar(label, num_steps, 'step', initial=step)
 
   def __enter__(self) -> Progress:
     return self
@@ -122,7 +112,7 @@ class Records(Hook):
     if self._primary and is_url(workdir):
       temporary = tempfile.TemporaryDirectory(prefix='icl_zoo_')
       self.folder = pathlib.Path(self._stack.enter_context(temporary))
-    self._path = self.folder.resolve() / _METRICS
+    self._path = self.folder / _METRICS
     self._waiting: list[Callable[[], None]] = []
     self.waits = True
     if not waits:
@@ -265,7 +255,8 @@ class TensorBoard(Hook):
     board = self._records.folder / 'tensorboard'
     board.mkdir(exist_ok=True)
     # A full disk would end the thread of a SummaryWriter, and its next call would wait.
-    self._writer = EventsWriter(str(board / 'events'))
+    # The name has the time in seconds, and each launch needs a file of its own.
+    self._writer = EventsWriter(str(board / 'events'), f'.{time.time_ns()}')
     start = self._proto.SessionLog(status=self._proto.SessionLog.START)
     self._write(step=step + 1, session_log=start)
 

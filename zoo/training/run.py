@@ -32,6 +32,7 @@ from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
 from zoo.host import processes
+from zoo.host.devices import start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
@@ -52,6 +53,7 @@ from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
 from zoo.training.objective import check_objective
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
+from zoo.training.source import source_of
 from zoo.training.summary import (
   Divergence,
   Summary,
@@ -98,11 +100,10 @@ def train(
     hooks: Objects that are called while the run trains (see `zoo.Hook`). Without hooks
       the next steps start while the last ones are being recorded, which is faster.
     compare: Whether the model is also compared with the baselines of its task at the
-      end, as `summary['comparison']`. The number of prompts is
-      `config.eval.num_compared`, and at most `config.eval.num_batches` times
-      `config.train.batch_size`. A run that has ended is compared again if
-      `config.eval.num_compared` has changed. There is no comparison if there are fewer
-      than two prompts or too little memory.
+      end, as `summary['comparison']`, on `config.eval.num_compared` prompts. A run that
+      has ended is compared again if this number has changed. There is no comparison if
+      there are fewer than two prompts or too little memory, or if
+      `config.eval.num_batches` is 0.
 
   Returns:
     The summary, which is also in `summary.json`. After SIGTERM or SIGHUP, and after
@@ -126,7 +127,8 @@ def train(
     >>> summary['step'], summary['exact_risk'] > summary['optimal_risk']
     (10, True)
   """
-  last = None
+  config, workdir = validate_everywhere(config, workdir)
+  hooks, last = checked_hooks(hooks), None
   for event in events_of(
     config, workdir, hooks, looks_ahead=not hooks, compare=compare
   ):
@@ -147,6 +149,10 @@ def training_run(
   event. The caller may stop early by closing the iterator. The newest step is then
   saved, the workdir is free again, and the same call resumes from this step. If there
   are several processes, all of them must stop at the same step.
+
+  The config, the workdir and the hooks are checked by the call itself. The folder is
+  opened when the first event is asked for, and errors about what is in it are raised
+  then.
 
   In `for event in zoo.training_run(...)` a `break` closes the iterator, because no
   variable holds it. If a variable holds it, as after `events = zoo.training_run(...)`,
@@ -183,12 +189,13 @@ def training_run(
     ...   print(event.step, event.summary is not None)
     10 True
   """
-  return events_of(config, workdir, hooks, looks_ahead=False)
+  config, workdir = validate_everywhere(config, workdir)
+  return events_of(config, workdir, checked_hooks(hooks), looks_ahead=False)
 
 
 def events_of(
   config: Config,
-  workdir: str | pathlib.Path,
+  workdir: pathlib.Path,
   hooks: Sequence[Hook],
   looks_ahead: bool,
   compare: bool = False,
@@ -196,8 +203,8 @@ def events_of(
   """Yields the events of a run: the whole course of `train` and `training_run`.
 
   Args:
-    config: The config of the run.
-    workdir: The folder of the run.
+    config: The valid config of the run.
+    workdir: The full path of the folder of the run.
     hooks: The hooks of the caller.
     looks_ahead: Whether the loop starts the steps of the next chunk before the results
       of this chunk are read (see `Loop`).
@@ -206,8 +213,6 @@ def events_of(
   Yields:
     An event for each logged step; the last one has the summary.
   """  # noqa: DOC501 (it raises what `train` and `training_run` list)
-  config, workdir = validate_everywhere(config, workdir)
-  hooks = checked_hooks(hooks)
   new = processes.run_on_main(functools.partial(is_new, workdir))
   training, initial = prepare_new(config) if new else (None, None)
   summary = None
@@ -247,8 +252,8 @@ def events_of(
             raise not_finite(config, chunk.metrics, checkpoints)
           if event is None and chunk.metrics['grad_norm'] == 0:
             logging.warning(
-              'the gradient of step %d is 0 for all weights of %s, which may never '
-              'learn',
+              'the gradient of step %d is 0 for all trained weights of %s, which may '
+              'never learn',
               chunk.step,
               config.model.name,
             )
@@ -318,6 +323,7 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
       weights cannot be read. Every process raises it.
     RunError: If the memory is not enough.
   """
+  logging.info('checking and compiling %s', config.model.name)
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
     state: State | None = checked_state(training, from_source=not resumes)
@@ -361,12 +367,15 @@ def checked_state(training: Training, from_source: bool = True) -> State:
 def validate_everywhere(
   config: Config, workdir: str | pathlib.Path
 ) -> tuple[Config, pathlib.Path]:
-  """Returns a copy of the config, and the workdir as a path, checked in every process.
+  """Returns a copy of the config, and the full path of the workdir, both checked.
+
+  Every process makes the same call.
 
   Raises:
     UserError: If the processes are not connected, if the config or the workdir is
       invalid, or if a process has another config than process 0.
   """
+  start_devices()
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
       f'this is one of {jax.process_count()} processes, which are not connected; '
@@ -376,6 +385,7 @@ def validate_everywhere(
     config = copy.deepcopy(validate(config))  # The caller may change its own.
     make_mesh(config)  # This raises UserError if the devices cannot form the mesh.
     path = workdir_path(workdir)
+  config.train.update(processes.run_on_main(lambda: source_of(config, path)))
   if jax.process_count() > 1:
     check_same_config(config)
   return config, path

@@ -244,7 +244,7 @@ def _curves_of(
 
 def _operations_per_step(folder: pathlib.Path) -> float:
   """Returns the operations of a step of a finished run, forward and backward."""
-  if folder.absolute().parent.name == POINTS:
+  if folder.parent.name == POINTS:
     raise UserError(
       f'{folder} is a point of a sweep, which trains points side by side, so that the '
       'operations of one are not known; train it alone'
@@ -349,6 +349,7 @@ def plot_sweep(
   """
   rows, num_lost = _rows_of(workdir)
   kind = kind_of_risk(rows)
+  note = _not_shown(num_lost, sum(row[kind] is None for row in rows))
   rows = [row for row in rows if row[kind] is not None]
   if not rows:
     raise UserError(f'{workdir} has no risk; its points need config.eval.num_batches')
@@ -362,7 +363,7 @@ def plot_sweep(
     at = row[first] if numeric else _label(row, [first, *rest], short=not rest)
     lines.setdefault(label, {}).setdefault(at, []).append(row)
   across = ', '.join([first, *rest])
-  return _draw_sweep(lines, across, kind, numeric, num_lost, ax)
+  return _draw_sweep(lines, across, kind, numeric, note, ax)
 
 
 Row = Mapping[str, Any]  # The rows of the table of a sweep have this type.
@@ -434,7 +435,7 @@ def _draw_sweep(
   across: str,
   kind: str,
   numeric: bool,
-  num_lost: int,
+  note: str,
   ax: Axes | None,
 ) -> Axes:
   """Draws a line for each label, or points above words, with a bar at each point."""
@@ -457,7 +458,7 @@ def _draw_sweep(
     look, colour = 'bars' if numeric else 'dots', PALETTE[i % len(PALETTE)]
     shown.append(Series(label, look, colour, tuple(at.tolist()), mean, low, high))
   points = [rows for of in lines.values() for rows in of.values()]
-  title = _caption(points, kind, num_lost)
+  title = _caption(points, kind, note)
   y_scale = _scale([mean for line in shown for mean in line.y])
   what = f'{"exact" if kind == "exact_risk" else "sampled"} risk at the end'
   what += ' (log scale)' * (y_scale == 'log')
@@ -489,7 +490,7 @@ def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
   return row[kind], row[kind] - half, row[kind] + half
 
 
-def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
+def _caption(points: Sequence[Sequence[Row]], kind: str, note: str) -> str:
   """Returns what the bars of a sweep's plot are, and how many points it lacks."""
   sampled, said = kind == 'eval_risk', []
   numbers = sorted({len(rows) for rows in points})
@@ -507,12 +508,17 @@ def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
       else 'no bar: computed by a formula'
     )
     said.append(f'one seed, {bars}')
-  return '\n'.join(filter(None, [*said, _not_shown(num_lost)]))
+  return '\n'.join(filter(None, [*said, note]))
 
 
-def _not_shown(num_lost: int) -> str:
-  points = 'point has diverged and is' if num_lost == 1 else 'points diverged and are'
-  return f'{num_lost} {points} not shown' * bool(num_lost)
+def _not_shown(num_lost: int, num_without: int = 0) -> str:
+  """Returns how many points of a sweep have diverged, or have no risk, in words."""
+  lost = 'has diverged and is' if num_lost == 1 else 'diverged and are'
+  without = 'has no risk and is' if num_without == 1 else 'have no risk and are'
+  counts = (num_lost, lost), (num_without, without)
+  return ', '.join(
+    f'{n} {"point" if n == 1 else "points"} {said} not shown' for n, said in counts if n
+  )
 
 
 def logged(log: _Log, field: str) -> tuple[list[int], list[float], list[float]]:

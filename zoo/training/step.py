@@ -35,7 +35,7 @@ from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
 from zoo.core.roles import shared_paths
 from zoo.storage.checkpoints import check_same_arrays, shapes_of
-from zoo.storage.loading import load
+from zoo.storage.loading import identity_of, load
 from zoo.training.objective import Numbers, Objective
 
 # A step maps the state, the key of the training prompts, the count of the steps before
@@ -89,11 +89,17 @@ def _saved_weights(path: str, config: Config) -> PyTree:
   another optimizer.
 
   Raises:
-    UserError: If the arrays differ from those of the config's model in names or shapes,
-      or if this model computes something else from them and `train.init_from_other` is
-      False.
+    UserError: If the digest of the arrays is not the one of the config, if the arrays
+      differ from those of the config's model in names or shapes, or if this model
+      computes something else from them and `train.init_from_other` is False.
   """
-  saved = load(path)
+  step, digest = config.train.init_from_step, config.train.init_from_digest
+  saved = load(path, step)
+  if digest is not None and (found := identity_of(path, step)[1]) != digest:
+    raise UserError(
+      f'config.train.init_from is {path}, whose weights at step {saved.step} have the '
+      f'digest {found}; config.train.init_from_digest is {digest}'
+    )
   weights = _without_keys(nnx.state(saved.model))
   wanted = _without_keys(abstract_parts(config)[1])
   check_same_arrays(

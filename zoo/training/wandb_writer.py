@@ -178,7 +178,7 @@ class WandbWriter(Hook):
       RunError: If W&B cannot be reached or refuses the run.
     """
     at_url = is_url(event.workdir)
-    folder = tempfile.mkdtemp(prefix='icl_zoo_') if at_url else event.workdir.absolute()
+    folder = tempfile.mkdtemp(prefix='icl_zoo_') if at_url else event.workdir
     try:
       run = self._wandb.init(
         project=self._project,
@@ -200,4 +200,4 @@ class WandbWriter(Hook):
 
 
 def _key(workdir: pathlib.Path) -> str:
-  return str(workdir if is_url(workdir) else workdir.absolute())
+  return str(workdir)

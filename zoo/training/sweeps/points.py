@@ -25,6 +25,7 @@ Fields = str | tuple[str, ...]
 _OPTIONS = 'model.mixer_options'
 # The task `arrays` reads the file of this path and checks its content.
 _PATH, _SHA256 = 'task.path', 'task.sha256'
+_SOURCE = 'train.init_from'  # Two other fields say which weights it had.
 _FIT_ANY_MODEL = {'seed', 'optimizer.learning_rate'}
 
 
@@ -201,6 +202,8 @@ def with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
     config.task.sha256 = None  # The config has the checksum of another file.
+  if _SOURCE in point:
+    config.train.init_from_step = config.train.init_from_digest = None
   known = flatten_dict(
     config.to_dict(),
     keep_empty_nodes=True,

@@ -1,6 +1,7 @@
 """The run of a sweep, from the check of its points to the table of the results."""
 
 import contextlib
+import copy
 import pathlib
 import time
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from zoo.training.run import (
   is_new,
   train,
 )
+from zoo.training.source import source_of
 from zoo.training.stacking import compile_many, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
@@ -128,15 +130,19 @@ def sweep(
       'a part of the sweep', part, Part, 'it must be a zoo.host.parts.Part or None'
     )
   points = without_arrays(points)
-  config = config_of_all(config, points)
-  configs = validated_configs(config, points)
   workdir = workdir_path(workdir)
+  config = copy.deepcopy(config_of_all(config, points))
+  config.train.update(source_of(config, workdir))
+  configs = validated_configs(config, points)
+  folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
+  for point_config, folder in zip(configs, folders, strict=True):
+    point_config.train.update(source_of(point_config, folder))
   of_all_parts = configs
   if part is not None:
     members = points_of(part, configs)
     points = [points[i] for i in members]
     configs = [configs[i] for i in members]
-  folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
+    folders = [folders[i] for i in members]
   # A sweep that exists may have new points, such as those of another part.
   new = [
     config for config, folder in zip(configs, folders, strict=True) if is_new(folder)

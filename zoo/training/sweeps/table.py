@@ -124,20 +124,23 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   kind = kind_of_risk(rows)
   others = [name for name in fields if name != 'seed']
   arms: dict[_Arm, dict[object, float]] = {}  # Each arm has its risks by seed.
-  lost: collections.Counter[_Arm] = collections.Counter()
+  missing: dict[_Arm, collections.Counter[str]] = {}  # What points have for a risk.
   for row in rows:
     arm = tuple(str(row.get(name)) for name in others)
     risks = arms.setdefault(arm, {})
-    lost[arm] += is_lost(row)
+    of_arm = missing.setdefault(arm, collections.Counter())
     if row[kind] is not None:
       risks[row.get('seed')] = row[kind]
+    else:
+      of_arm['diverged' if is_lost(row) else 'without a risk'] += 1
   if 'seed' not in fields or all(len(risks) <= 1 for risks in arms.values()):
     return
   best = _best_arms(arms, [_sets_prompts(name, kind) for name in others])
   form = '.6f' if kind == 'exact_risk' else '.4f'
   cells = []
   for arm, risks in arms.items():
-    number = f'{len(risks)} ({lost[arm]} diverged)' if lost[arm] else str(len(risks))
+    others_of_arm = ', '.join(f'{n} {what}' for what, n in missing[arm].items())
+    number = f'{len(risks)} ({others_of_arm})' if others_of_arm else str(len(risks))
     cells.append([*arm, number, *_mean_and_half(risks, form)])
     if best and best[arm] == arm:
       cells[-1] += ['best', '']
