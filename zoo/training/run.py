@@ -242,8 +242,8 @@ def events_of(
             raise not_finite(config, chunk.metrics, checkpoints)
           if event is None and chunk.metrics['grad_norm'] == 0:
             logging.warning(
-              'the gradient of step %d is 0 for all weights of %s, which may never '
-              'learn',
+              'the gradient of step %d is 0 for all trained weights of %s, which may '
+              'never learn',
               chunk.step,
               config.model.name,
             )
