@@ -32,6 +32,7 @@ from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model
 from zoo.host import processes
+from zoo.host.devices import start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
@@ -364,6 +365,7 @@ def validate_everywhere(
     UserError: If the processes are not connected, if the config or the workdir is
       invalid, or if a process has another config than process 0.
   """
+  start_devices()
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
       f'this is one of {jax.process_count()} processes, which are not connected; '
