@@ -225,7 +225,7 @@ def roles_of(section: Config, model: Any) -> dict[str, str] | None:
   return parameter_roles(model)
 
 
-def without_frozen(
+def unfrozen(
   section: Config, tree: PyTree, shared: Mapping[str, Sequence[str]]
 ) -> list[jax.Array]:
   """Returns the arrays of weights or gradients whose factor in `scales` is not 0.

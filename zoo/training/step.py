@@ -20,7 +20,7 @@ from zoo.config.optimizers import (
   build_optimizer,
   roles_of,
   trained_weights,
-  without_frozen,
+  unfrozen,
 )
 from zoo.config.saved import other_function
 from zoo.config.sharding import (
@@ -241,9 +241,7 @@ def train_step(
   # it adds the change of the averages.
   optimizer.update(model, grads)
   # This is the norm that `optimizer.clip_norm` limits: frozen weights do not count.
-  grad_norm = optax.tree.norm(
-    without_frozen(config.optimizer, grads, shared_paths(model))
-  )
+  grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, shared_paths(model)))
   finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   metrics = {'loss': loss, 'grad_norm': grad_norm, 'finite': finite}
   return {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}, metrics
