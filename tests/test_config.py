@@ -156,6 +156,14 @@ _MISTAKES = [
   ),
   (
     'yq_lsa',
+    {
+      **{'optimizer__name': 'schedule_free', 'optimizer__schedule': 'constant'},
+      'optimizer__beta1': 0.0,
+    },
+    ["config.optimizer.beta1 is 0; it must be ≥ 0.01 for 'schedule_free'"],
+  ),
+  (
+    'yq_lsa',
     {'optimizer__schedule': 'wsd', 'optimizer__warmup_share': 0.9},
     ['decay_share is 0.2; with 11 steps of warm-up'],
   ),

@@ -347,6 +347,16 @@ def test_an_average_is_over_what_is_trained():
     np.testing.assert_allclose(means[t - 1], counts @ plain[:t] / counts.sum(), 1e-5)
 
 
+def test_an_average_with_a_decay_near_1_leaves_out_the_initial_weights():
+  config = _config('sgd', learning_rate=0.1, ema_decay=0.999999)
+  gradients = np.full((100, 2), -10.0, 'f')  # The weights move by 1 in each step.
+  means, trained = weights_after(config, gradients)
+  counts = 0.999999 ** np.arange(100)[::-1]
+  right = counts @ trained[1:].astype('f8') / counts.sum()
+  # Each of 100 steps rounds a mean below 64 to 24 bits.
+  np.testing.assert_allclose(means[-1], right, rtol=0, atol=100 * 64 * 2**-24)
+
+
 def test_clipping_is_of_the_whole_gradient():
   config = _config('sgd', learning_rate=1.0, clip_norm=0.5)
   small, large = updates(config, np.asarray([[0.3, 0.0], [3.0, 4.0]], 'f'))

@@ -40,6 +40,13 @@ def _every(self, prompt):
   return x @ self.w[...] + self.a[...] * sums / counts[None]
 
 
+def _with_array(array, call=None, **attributes: Any) -> Any:
+  """A model with one more array, `extra`, which is an attribute of the model."""
+  model = _model(call, **attributes)
+  model.extra = nnx.Param(array)
+  return model
+
+
 _LOST: dict[int, Array] = {}
 
 
@@ -121,6 +128,20 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
       'Own', (nnx.Module,), {'__call__': lambda self, prompt: prompt.x_query[:, 0]}
     )(),
     ['Own has no nnx.Param'],
+  ),
+  'an array without entries': (
+    lambda: _with_array(jnp.zeros((0, 3))),
+    ['the array extra has the shape (0, 3) and cannot be saved'],
+  ),
+  'an array of four bits': (
+    lambda: _with_array(jnp.zeros(3, 'int4')),
+    ['the array extra is of type int4 and cannot be saved'],
+  ),
+  'predictions without a weight that is 0 at first': (
+    lambda: _with_array(
+      jnp.zeros(()), lambda self, prompt, f: f + self.extra[...], predictions=_every
+    ),
+    ['Own.predictions(prompt) at the query is not Own(prompt)'],
   ),
   'state that is lost': (_lost, ['_Lost(prompt) changes after nnx.split']),
   'a wrong rule': (

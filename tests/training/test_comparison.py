@@ -268,6 +268,25 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
 
+def test_the_baselines_of_a_split_model_are_measured_on_one_device(monkeypatch):
+  devices = {}
+
+  class Noting(Causal):
+    def predictions(self, prompt):
+      devices['model'] = jax.sharding.get_abstract_mesh().size
+      return super().predictions(prompt)
+
+  def zero(prompt):
+    devices['zero'] = jax.sharding.get_abstract_mesh().size
+    return jnp.zeros_like(prompt.y_query)
+
+  task = _task()
+  monkeypatch.setattr(type(task), 'baselines', lambda _: {'zero': zero})
+  with jax.set_mesh(make_mesh(_config(mesh__data=8))):
+    assert compare(Noting(3, rngs=nnx.Rngs(0)), task, 16)
+  assert devices == {'model': 8, 'zero': 1}
+
+
 @pytest.mark.slow
 def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path):
   """The exact risk of least squares from d + 1 examples is infinite, so None."""

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
@@ -14,7 +15,9 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.marks import FULL
 from tests.training.runs import small_config
+from zoo.config.optimizers import OPTIMIZERS
 from zoo.config.sharding import make_mesh, replicate, shardings_of
+from zoo.core import registry
 from zoo.core.draws import (
   CURVE_STREAM,
   EVAL_STREAM,
@@ -201,3 +204,42 @@ def test_a_data_parallel_step_adds_up_gradients_once_and_sends_no_prompt(changes
   )
   # Nothing anywhere is as long as the whole batch.
   assert '104' not in re.findall(r'\d+', ' '.join(re.findall(r'\[[\d,]+\]', text)))
+
+
+class _Steep(nnx.Module):
+  """f = w·x_q + √r x_q, whose gradient with respect to r is infinite at r = 0."""
+
+  def __init__(self, num_features, *, rngs):
+    self.w = nnx.Param(jax.random.normal(rngs.params(), (num_features,)))
+    self.r = nnx.Param(jnp.zeros(()))
+
+  def __call__(self, prompt):
+    return prompt.x_query @ self.w[...] + jnp.sqrt(self.r[...]) * prompt.x_query[:, 0]
+
+
+def _sgd_that_keeps_the_least_loss(learning_rate):
+  def init(_):
+    return {'least': jnp.asarray(jnp.inf)}
+
+  def update(grads, state, _):
+    return jax.tree.map(lambda grad: -learning_rate(0) * grad, grads), state
+
+  return optax.GradientTransformation(init, update)
+
+
+def test_what_does_not_train_may_be_infinite_and_is_not_in_the_norm(monkeypatch):
+  """The gradient of a frozen weight, and a number in the state of the optimizer."""
+  monkeypatch.setitem(registry.MODELS, 'steep', _Steep)
+  monkeypatch.setitem(OPTIMIZERS, 'own', _sgd_that_keeps_the_least_loss)
+  config = small_config(optimizer__name='own', optimizer__learning_rate=1.0)
+  config.optimizer.scales = {'r': 0.0}
+  with config.unlocked():
+    config.model = {'name': 'steep'}
+  run = Run(config)
+  before = np.asarray(run.state['model']['w'][...])
+  metrics = run.train(0, 1)
+  assert metrics['finite']
+  moved = np.asarray(run.state['model']['w'][...]) - before
+  # Weights below 16 are rounded by 2⁻²⁰ at most, and so are the three moves.
+  norm = np.linalg.norm(moved)
+  np.testing.assert_allclose(metrics['grad_norm'], norm, rtol=0, atol=3 * 2**-20)

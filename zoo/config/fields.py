@@ -370,8 +370,9 @@ FIELDS: dict[str, Field] = {
     '`lion` updates by the sign of beta1 · average + (1 − beta1) · gradient, with the '
     'moving average of gradients. `schedule_free` takes gradients at beta1 · model + '
     '(1 − beta1) · iterate, with the newest iterate of the inner optimizer; the model '
-    'is the average of the iterates. None means 0.9 for `adam`, `adamw`, `lion` and '
-    '`schedule_free`, 0.95 for `muon`, and no momentum for `sgd`.',
+    'is the average of the iterates, and beta1 is at least 0.01. None means 0.9 for '
+    '`adam`, `adamw`, `lion` and `schedule_free`, 0.95 for `muon`, and no momentum for '
+    '`sgd`.',
   ),
   'optimizer.beta2': Field(
     None,

@@ -199,6 +199,11 @@ def check_optimizer(section: Config, num_steps: int) -> None:
       f"config.optimizer.schedule is {section.schedule!r}; it must be 'constant' for "
       "'schedule_free', which averages weights in place of a decay"
     )
+  if name == 'schedule_free' and section.beta1 is not None and section.beta1 < 0.01:
+    raise UserError(
+      f'config.optimizer.beta1 is {section.beta1:g}; it must be ≥ 0.01 for '
+      "'schedule_free', which divides rounding errors of the weights by it"
+    )
   if name == 'schedule_free' and section.ema_decay is not None:
     raise UserError(
       f'config.optimizer.ema_decay is {section.ema_decay:g}; it must be None for '
@@ -217,6 +222,28 @@ def roles_of(section: Config, model: Any) -> dict[str, str] | None:
   if 'decayed' not in takes and 'hidden' not in takes:
     return None
   return parameter_roles(model)
+
+
+def unfrozen(
+  section: Config, tree: PyTree, shared: Mapping[str, Sequence[str]]
+) -> list[jax.Array]:
+  """Returns the arrays of weights or gradients whose factor in `scales` is not 0.
+
+  Args:
+    section: The section `optimizer`.
+    tree: The weights of a model, or their gradients.
+    shared: The paths of weights that have several, from `shared_paths`.
+  """
+  factors = _by_path(lambda path: _factor(shared.get(path, (path,)), _scales(section)))(
+    tree
+  )
+  return [
+    leaf
+    for leaf, factor in zip(
+      jax.tree.leaves(tree), jax.tree.leaves(factors), strict=True
+    )
+    if factor
+  ]
 
 
 def build_optimizer(
@@ -251,7 +278,7 @@ def build_optimizer(
   def paths_of(path: str) -> Sequence[str]:
     return shared.get(path, (path,))
 
-  scales = {pattern: float(section.scales[pattern]) for pattern in section.scales or ()}
+  scales = _scales(section)
   make = OPTIMIZERS[section.name]
   takes = signature(make).parameters
   options = {option: getattr(section, option) for option in OPTIONS}
@@ -329,7 +356,7 @@ def check_groups(
       names no weight, or if `scales` freezes every weight.
   """
   weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
-  scales = {pattern: float(section.scales[pattern]) for pattern in section.scales or ()}
+  scales = _scales(section)
   patterns = [('scales', pattern) for pattern in scales]
   patterns += [
     ('decay', part) for part in section.decay.split(',') if part not in _GROUPS
@@ -372,6 +399,11 @@ def _decays(paths: Sequence[str], role: str, parts: list[str]) -> bool:
   return not {role, 'all'}.isdisjoint(parts) or any(
     _matches(paths, pattern) for pattern in patterns
   )
+
+
+def _scales(section: Config) -> dict[str, float]:
+  """Returns the factors of learning rates by pattern."""
+  return {pattern: float(section.scales[pattern]) for pattern in section.scales or ()}
 
 
 def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
@@ -428,9 +460,11 @@ def _with_ema(
   The weights after a step count `decay` times as much as those after the next step. The
   average is corrected like Adam's moments, so that the initial weights do not count.
   """
+  log_decay = math.log(decay) if decay else -math.inf
 
   def average(count: jax.Array, _: Any, trained: PyTree, before: PyTree) -> PyTree:
-    rate = (1 - decay) / (1 - decay ** count.astype(jnp.float32))
+    # 1 − decay**count would lose almost all digits to cancellation if decay is near 1.
+    rate = (1 - decay) / -jnp.expm1(count.astype(jnp.float32) * log_decay)
     return jax.tree.map(lambda mean, new: mean + rate * (new - mean), before, trained)
 
   return _averaged(optimizer, average)

@@ -16,9 +16,10 @@
   prompts stay split over both axes.
 - A checkpoint does not know how its arrays were split. A loaded model is split as its
   layers ask, over the mesh that `jax.set_mesh` has set, or is on the first device.
-- The comparison with the baselines at the end of a run leaves a split model as it is.
-  Only if a run has several processes is the model gathered: every device then has the
-  whole model, and one device of process 0 compares it.
+- The comparison with the baselines at the end of a run leaves a split model as it is,
+  and measures the baselines on one device. Only if a run has several processes is the
+  model gathered: every device then has the whole model, and one device of process 0
+  compares it.
 
 XLA derives the sharding of everything else from these rules. The layers themselves name
 axes in two places: `zoo.mixers.mixer` for the heads of attention, and
@@ -424,7 +425,7 @@ def where_compared(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
 
   A model that is whole on every device is compared on one of them, so that the others
   do not repeat the work. A model that is split may be too large for one device: it is
-  compared as it is split, and prompts and baselines are on all devices. With several
+  compared as it is split, and its prompts are on all devices. With several
   processes only process 0 compares, and a program on the mesh would need all of them.
   The model is then gathered on every device, and process 0 compares it on one.
 

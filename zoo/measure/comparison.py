@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
+import jax
 import numpy as np
 from absl import logging
+from jax.sharding import AxisType, Mesh
 from jaxtyping import Float
 
 from zoo.core.distributions import has_distribution
@@ -167,10 +170,11 @@ def compare_all(
     together = functools.partial(
       measure, lengths=at, num_prompts=min(num_prompts, most)
     )
-    try:
-      of_baselines |= together(group)
-    except Exception:  # Each is measured alone, to find the one that fails.
-      of_baselines |= _without_failing(together, group)
+    with _on_one_device():
+      try:
+        of_baselines |= together(group)
+      except Exception:  # Each is measured alone, to find the one that fails.
+        of_baselines |= _without_failing(together, group)
   comparisons = []
   for model, of_model in zip(models, of_models, strict=True):
     at_query = of_model[MODEL].losses[:, -1]
@@ -183,6 +187,24 @@ def compare_all(
       logging.warning('%s', warning)
     comparisons.append(comparison)
   return comparisons
+
+
+@contextlib.contextmanager
+def _on_one_device() -> Iterator[None]:
+  """Computes on one device if a mesh of several devices is set.
+
+  The weights of a model may be split over the mesh. Baselines have no weights, so that
+  all devices would repeat the same work. On CPUs they might also wait for ever: the
+  devices share the threads in which a matrix decomposition of jaxlib 0.10 waits for
+  other threads (see `zoo/host/devices.py`).
+  """
+  mesh = jax.sharding.get_mesh()
+  if mesh.empty or mesh.size == 1:
+    yield
+    return
+  device = np.array(jax.local_devices()[:1]).reshape(1, 1)
+  with jax.set_mesh(Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):
+    yield
 
 
 def _lengths_and_prompts(
@@ -278,7 +300,8 @@ def _add_nll(
   }
   for name, predictor in predictors.items():
     number = comparison[name]['num_prompts']
-    nll = sample_nll({name: predictor}, task, number, seed, programs)[name]
+    with contextlib.nullcontext() if name == MODEL else _on_one_device():
+      nll = sample_nll({name: predictor}, task, number, seed, programs)[name]
     # −log p is infinite if a label is known, since its density is then unbounded.
     known = estimate(nll) if np.isfinite(nll).all() else None
     comparison[name]['nll'] = known and known.mean

@@ -143,7 +143,7 @@ def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndar
   A model that is not finite and has no record gets one. Its numbers were not finite at
   an earlier step, or it belongs to a run that was given more steps.
   """
-  finite = np.array(jax.jit(finite_models, static_argnums=1)(state, 1))
+  finite = np.array(jax.jit(finite_models, static_argnums=1)(state['model'], 1))
   for i, (config, workdir) in enumerate(members):
     if read_divergence(workdir, config) is not None:
       finite[i] = False
@@ -153,7 +153,7 @@ def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndar
         num_steps=config.train.num_steps,
         step=step,
         loss=None,
-        reason=f'the weights at step {step}, or the optimizer, are not finite',
+        reason=f'the weights at step {step} are not finite',
       )
       write_divergence(workdir, divergence)
   return finite

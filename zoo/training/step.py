@@ -20,6 +20,7 @@ from zoo.config.optimizers import (
   build_optimizer,
   roles_of,
   trained_weights,
+  unfrozen,
 )
 from zoo.config.saved import other_function
 from zoo.config.sharding import (
@@ -210,7 +211,8 @@ def train_step(
       would have to gather it (see `stays_in_shape`).
 
   Returns:
-    The next state; and the loss, the norm of the gradient, and whether both are finite.
+    The next state; and the loss, the norm of the gradient of all weights that are not
+    frozen, and whether both are finite.
   """
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
@@ -244,7 +246,8 @@ def train_step(
   # The optimizer has these weights in its state and updates them there. To the model
   # it adds the change of the averages.
   optimizer.update(model, grads)
-  grad_norm = optax.tree.norm(grads)
+  # This is the norm that `optimizer.clip_norm` limits: frozen weights do not count.
+  grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, shared_paths(model)))
   finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   metrics = {'loss': loss, 'grad_norm': grad_norm, 'finite': finite}
   return {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}, metrics
@@ -335,7 +338,7 @@ def run_steps(
     unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, placeholders)
   )
   state = jax.tree.map(jnp.reshape, state, shapes)
-  metrics['finite'] &= finite_models(state, metrics['finite'].ndim)
+  metrics['finite'] &= finite_models(state['model'], metrics['finite'].ndim)
   if metrics['finite'].ndim:
     state = jax.tree.map(functools.partial(_without_lost, metrics['finite']), state)
   return state, metrics
@@ -348,17 +351,20 @@ def _without_lost(finite: Bool[Array, ' n'], leaf: Array) -> Array:
   return jnp.where(finite.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
 
 
-def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:
-  """Returns whether all trained weights and the optimizer's state are finite.
+def finite_models(model: PyTree, ndim: int) -> Bool[Array, '*n']:
+  """Returns whether all weights are finite.
+
+  The state of the optimizer may be infinite, such as the least loss so far of a
+  schedule that has not begun. If a NaN in it harms training, the weights become NaN at
+  the next step.
 
   Args:
-    state: The state of one model, or of many models along a first axis.
+    model: The arrays of one model, or of many models along a first axis.
     ndim: 0 for one model; 1 for many, each of which has its own answer.
   """
   # Arrays that are not trained may be infinite, such as a mask of attention.
-  trained = nnx.filter_state(state['model'], nnx.Param), state['optimizer']
   finite = jnp.array(True)
-  for leaf in jax.tree.leaves(trained):
+  for leaf in jax.tree.leaves(nnx.filter_state(model, nnx.Param)):
     if jnp.issubdtype(leaf.dtype, jnp.inexact):  # Random keys are not numbers.
       finite &= jnp.isfinite(leaf).all(tuple(range(ndim, leaf.ndim)))
   return finite

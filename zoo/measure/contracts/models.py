@@ -17,6 +17,7 @@ from zoo.core.errors import UserError
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
+from zoo.measure import agreement
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
@@ -29,6 +30,7 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
+from zoo.storage.checkpoints import check_can_be_saved
 from zoo.theory.trust import changed_weights, check_rule, without_zeros
 
 # A run maps prompts to the facts of a model, with its own weights or with given ones.
@@ -63,6 +65,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
     `nnx.merge`.
   - If the class declares `order_invariant = True`, the order of the examples does not
     matter.
+  - A module passes all that training checks of a model: its arrays can be saved, and
+    the ways of predicting also agree with other weights than its own.
 
   Args:
     model: A model or another predictor.
@@ -85,6 +89,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   name = type(model).__name__
   check_predictor(model)
   prompt = _prompt(name, task)
+  if isinstance(model, nnx.Module):
+    check_can_be_saved(nnx.state(model))
   check_mixers(model, prompt)
   # These prompts are a constant in the program. A model must predict the same from it.
   constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
@@ -102,6 +108,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
       check_rule(model)
     if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
+  if isinstance(model, nnx.Module):
+    agreement.check_agreement(model, task)
 
 
 def _prompt(name: str, task: Task) -> Prompt:

@@ -13,6 +13,7 @@ from zoo.config.building import Config
 from zoo.config.sharding import make_mesh
 from zoo.core.errors import RunError, UserError, check_object, shown
 from zoo.core.tables import format_seconds
+from zoo.host.devices import start_devices
 from zoo.host.files import delete_folder, workdir_path
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
@@ -119,6 +120,7 @@ def sweep(
     >>> [row['seed'] for row in rows]
     [0, 1]
   """
+  start_devices()
   if jax.process_count() > 1:
     raise UserError(
       f'the processes of a sweep must not be connected, and this is one of '

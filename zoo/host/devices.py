@@ -1,0 +1,44 @@
+"""The start of JAX's devices."""
+
+import os
+import re
+
+import jax
+
+# With as many threads for each device, a CPU device that waits leaves others to work.
+_THREADS_PER_DEVICE = 16
+_NUM_THREADS = 'NPROC'  # XLA reads this variable when its CPU devices start.
+
+
+def start_devices() -> None:
+  """Starts JAX's devices, with more threads than XLA's own number if CPUs are several.
+
+  The devices of a CPU share a pool of threads, by default one for each device or core.
+  A collective waits in a thread of this pool for the other devices. In jaxlib 0.10 the
+  decomposition of many small matrices also waits in such a thread, for other threads of
+  the pool. If all of them wait, the run never ends. The mixer `mesa` factorizes a
+  matrix for each token, and so do some tasks.
+
+  Nothing changes if the devices have started before, or if the variable NPROC is set.
+  """
+  # JAX no longer divides these decompositions among threads since its commit 859992407
+  # of July 2026. This function can go when the bounds of jax in pyproject.toml allow
+  # only releases that have it.
+  number = num_cpu_devices()
+  if number == 1 or _NUM_THREADS in os.environ:
+    return
+  os.environ[_NUM_THREADS] = str(_THREADS_PER_DEVICE * number)
+  try:
+    jax.devices()
+  finally:
+    del os.environ[_NUM_THREADS]  # Processes that are started later have other devices.
+
+
+def num_cpu_devices() -> int:
+  """Returns the number of devices into which the config of JAX divides the CPU."""
+  number = jax.config.values['jax_num_cpu_devices']
+  if number >= 1:
+    return number
+  flags = os.environ.get('XLA_FLAGS', '')
+  flag = re.search(r'--xla_force_host_platform_device_count=(\d+)', flags)
+  return int(flag[1]) if flag else 1
