@@ -305,7 +305,7 @@ class Bars(Distribution):
     y = self._of_prompts('y', y)
     edges, widths, tails = self._shape()
     bar = self._bar_of(y)
-    log_p = _take(jax.nn.log_softmax(self.logits), bar)
+    log_p = _take(losses.log_softmax(self.logits), bar)
     last, tail = edges.shape[-1] - 2, _take(tails, bar)
     start = jnp.where(bar == 0, edges[..., 1], edges[..., last])
     is_tail = (bar == 0) | (bar == last)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
+from zoo.core import losses
 from zoo.core.distributions import (
   Bars,
   Classes,
@@ -294,13 +295,13 @@ def _divergence(
   if isinstance(first, Classes) or isinstance(second, Classes):
     assert isinstance(first, Classes)
     assert isinstance(second, Classes)
-    p, log_p = first.probabilities, jax.nn.log_softmax(first.logits)
-    gaps = log_p - jax.nn.log_softmax(second.logits)
+    p, log_p = first.probabilities, losses.log_softmax(first.logits)
+    gaps = log_p - losses.log_softmax(second.logits)
     return jnp.sum(jnp.where(p == 0, 0, p * gaps), axis=-1)
   if isinstance(first, Gaussian) and isinstance(second, Gaussian):
-    shares = first.std / second.std
+    wider = (first.std - second.std) / second.std
     moved = (first.mean - second.mean) / second.std
-    return (jnp.square(shares) - 1 + jnp.square(moved)) / 2 - jnp.log(shares)
+    return (jnp.square(wider) + jnp.square(moved)) / 2 + (wider - jnp.log1p(wider))
   if (
     isinstance(first, Bars)
     and isinstance(second, Bars)
