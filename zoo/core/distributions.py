@@ -95,16 +95,16 @@ class Distribution(trees.Tree, abc.ABC):
     share = self._shares(p).astype(jnp.result_type(self.mean))
     # Sums of probabilities from the far end are exact to their last digit near 0 and
     # not near 1, so the upper half is the lower half of −y.
-    lower = self._lower_quantile(jnp.minimum(share, 0.5))
-    upper = -self._mirrored()._lower_quantile(jnp.minimum(1 - share, 0.5))
+    lower = self.lower_quantile(jnp.minimum(share, 0.5))
+    upper = -self.mirrored().lower_quantile(jnp.minimum(1 - share, 0.5))
     return jnp.where(share <= 0.5, lower, upper)
 
   @abc.abstractmethod
-  def _lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
-    """Returns the quantiles of shares in [0, ½]."""
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+    """Returns the quantile of a share in [0, ½] for each prompt."""
 
   @abc.abstractmethod
-  def _mirrored(self) -> Distribution:
+  def mirrored(self) -> Distribution:
     """Returns the distribution of −y."""
 
   def _of_prompts(self, name: str, numbers: Any) -> Float[Array, '*b']:
@@ -174,10 +174,10 @@ class Gaussian(Distribution):
     y = self._of_prompts('y', y)
     return _normal_cdf(y, self.mean, self.std)
 
-  def _lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     return _normal_quantile(share, self.mean, self.std)
 
-  def _mirrored(self) -> Gaussian:
+  def mirrored(self) -> Gaussian:
     return Gaussian(-self.mean, self.std)
 
 
@@ -238,7 +238,7 @@ class GaussianMixture(Distribution):
     # The weights may sum to 1 + 1e-7.
     return jnp.minimum(jnp.sum(self.weights * below, axis=-1), 1)
 
-  def _lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     # It lies between the least and the largest quantile of the components.
     of_components = _normal_quantile(self._for_each(share), self.means, self.stds)
     counts = self.log_weights > -jnp.inf
@@ -246,7 +246,7 @@ class GaussianMixture(Distribution):
     high = jnp.max(jnp.where(counts, of_components, -jnp.inf), axis=-1)
     return _bisected(self, share, low, high)
 
-  def _mirrored(self) -> GaussianMixture:
+  def mirrored(self) -> GaussianMixture:
     return GaussianMixture(self.log_weights, -self.means, self.stds)
 
   def _for_each(self, y: Float[Array, '*b']) -> Float[Array, '*b m']:
@@ -327,7 +327,7 @@ class Bars(Distribution):
     below = jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
     return jnp.clip(below, 0, 1)  # Sums of probabilities are rounded.
 
-  def _lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     edges, widths, tails = self._shape()
     of_bars = self.probabilities
     ends, last = jnp.cumsum(of_bars, axis=-1), of_bars.shape[-1] - 1
@@ -341,7 +341,7 @@ class Bars(Distribution):
     lower, upper = edges[..., 1] + from_end, edges[..., last] - from_end
     return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
 
-  def _mirrored(self) -> Bars:
+  def mirrored(self) -> Bars:
     return Bars(jnp.flip(self.logits, -1), -jnp.flip(self.edges, -1))
 
   def _shape(
@@ -413,13 +413,13 @@ class Mixture(Distribution):
     y = self._of_prompts('y', y)
     return self._average([part.cdf(y) for part in self.parts])
 
-  def _lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     # It lies between the least and the largest quantile of the parts.
-    of_parts = jnp.stack([part._lower_quantile(share) for part in self.parts])
+    of_parts = jnp.stack([part.lower_quantile(share) for part in self.parts])
     return _bisected(self, share, of_parts.min(axis=0), of_parts.max(axis=0))
 
-  def _mirrored(self) -> Mixture:
-    return Mixture(tuple(part._mirrored() for part in self.parts))
+  def mirrored(self) -> Mixture:
+    return Mixture(tuple(part.mirrored() for part in self.parts))
 
   def _average(self, of_parts: list[Float[Array, '*b']]) -> Float[Array, '*b']:
     return jnp.mean(jnp.stack(of_parts), axis=0)
