@@ -180,6 +180,7 @@ class FunctionClass(BaseTask):
   """
 
   noise_std: float = 0.0
+  exchangeable = True
 
   def check(self) -> None:
     super().check()

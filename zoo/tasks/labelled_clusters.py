@@ -117,6 +117,7 @@ class LabelledClusters(BaseTask):
   # __post_init__ reads the images of a data set, as an `Images`.
   _images: Any = None
   label_kind = 'classes'
+  exchangeable = True
 
   def __post_init__(self):
     super().__post_init__()
