@@ -53,7 +53,7 @@ class _Size(flags.ArgumentParser[str | tuple[float, float]]):
   def parse(self, argument: str) -> str | tuple[float, float]:
     if argument in ('column', 'page'):
       return argument
-    match = re.fullmatch(r'(\d+\.?\d*)x(\d+\.?\d*)', argument)
+    match = re.fullmatch(r'([0-9]+\.?[0-9]*)x([0-9]+\.?[0-9]*)', argument)
     size = tuple(map(float, match.groups())) if match else ()
     if not size or not all(1 <= side <= _MOST_INCHES for side in size):
       raise ValueError(

@@ -50,9 +50,9 @@ class _Rows(flags.ArgumentParser[int | float]):
 
   def parse(self, argument: str | int | float) -> int | float:
     text = str(argument)
-    if re.fullmatch(r'\d{1,9}', text) and int(text) > 1:
+    if re.fullmatch(r'[0-9]{1,9}', text) and int(text) > 1:
       return int(text)
-    if re.fullmatch(r'0?\.\d+', text) and float(text) > 0:
+    if re.fullmatch(r'0?\.[0-9]+', text) and float(text) > 0:
       return float(text)
     raise ValueError(
       'it must be a number of rows ≥ 2, or a share of them between 0 and 1, such as 50 '

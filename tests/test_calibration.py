@@ -409,6 +409,12 @@ def test_the_posterior_does_not_depend_on_the_order():
   assert all(abs(row.kl.mean) < 1e-5 for row in rows)
 
 
+def test_a_task_whose_order_matters_is_refused():
+  chain = zoo.create_task('markov_chain', order=2, num_symbols=3, context_length=8)
+  with refuses('MarkovChain does not say that its examples may be in any order'):
+    zoo.exchangeability(chain.baselines()['bayes'], chain, 8)
+
+
 def test_a_predictor_that_depends_on_the_order_has_its_divergence():
   """KL = (y_i − y_j)²/2: on average (1 − 1/C) (d + σ²), as i = j with 1/C."""
   (row,) = zoo.exchangeability(_LastLabel(), _task(), 2048)

@@ -15,6 +15,7 @@ from tests.compiled import built
 from tests.marks import mostly_slow
 from tests.settings import curve_key, isotropic
 from zoo.core import losses
+from zoo.core.distributions import Bars
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.estimators.baselines import Averaging, HostBaseline, Zero
@@ -276,6 +277,31 @@ def test_cross_entropy():
   np.testing.assert_allclose(values, expected, rtol=1e-4)
 
 
+def test_losses_of_right_predictions_keep_their_digits():
+  """The loss of a logit x is log(1 + e⁻ˣ), and its slope is −1/(1 + eˣ)."""
+  x = _float32([0.5, 3, 8, 15, 16.5, 30, 80])
+
+  def logits(x):  # The two other classes together have the logit 0.
+    return jnp.stack([-np.log(2), x, -np.log(2)])
+
+  found = {
+    'plus': lambda x: losses.log_loss(x, jnp.ones(())),
+    'minus': lambda x: losses.log_loss(-x, jnp.zeros(())),
+    'class': lambda x: losses.cross_entropy(logits(x), jnp.array([0.0, 1.0, 0.0])),
+    'bar': lambda x: -Bars(logits(x), jnp.array([-1.0, 0, 1, 2])).log_prob(0.5),
+  }
+  exact = np.log1p(np.exp(-np.float64(x)))
+  slopes = -1 / (1 + np.exp(np.float64(x)))
+  for name, loss in found.items():
+    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(loss)))(x)
+    np.testing.assert_allclose(values, exact, 1e-5, err_msg=name)
+    np.testing.assert_allclose(gradients, slopes, 1e-5, err_msg=name)
+  # A probability near 1 that float32 has.
+  soft = jnp.full(len(x), 1 - 2**-20)
+  exact = exact + 2**-20 * x
+  np.testing.assert_allclose(losses.log_loss(jnp.asarray(x), soft), exact, 1e-5)
+
+
 def test_cross_entropy_of_an_impossible_class():
   logits = _float32([[-np.inf, 0, 0], [-np.inf, 0, 0]])
   target = jnp.asarray(_float32([[0, 1, 0], [1, 0, 0]]))
@@ -311,7 +337,9 @@ def test_logits_of_probabilities_are_finite():
   logits, least, log_p = jax.device_get(compute(p))
   assert np.isfinite(logits).all()
   np.testing.assert_allclose(logits[1:3], [np.log(0.2 / 0.8), 0], atol=1e-6)
-  np.testing.assert_allclose(least[[0, 3]], 0, atol=2e-6)
+  # The logits of 0 and of 1 differ by their sign, and lose 1e-6 if they are right.
+  np.testing.assert_array_equal(logits[3], -logits[0])
+  np.testing.assert_allclose(least[[0, 3]], 1e-6, rtol=1e-5)
   assert np.isfinite(log_p).all()
   np.testing.assert_allclose(log_p[1:], np.log([0.2, 0.5, 1.0]), atol=1e-6)
 

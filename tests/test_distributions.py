@@ -230,3 +230,41 @@ def test_who_has_a_distribution():
   assert distributions.has_distribution(With())
   assert not distributions.has_distribution(Sometimes())
   assert not distributions.has_distribution(object())
+
+
+def test_quantiles_near_0_and_1_lie_where_there_is_probability():
+  """Sums of probabilities in float32 end above or below 1."""
+  edges = np.linspace(-8, 8, 65)
+  shares = np.array([0.0, 1e-30, 1e-9, 0.3, 0.9, 1 - 6e-8, 1.0], np.float32)
+  p = np.exp(_normal(0, 30, 1, 64))
+  p *= (edges[:-1] >= -3) & (edges[1:] <= 3)
+  log_p = jnp.log(jnp.broadcast_to(p, (30, 7, 64)))
+  # SciPy's histogram has no half-normal tails, and here both are empty.
+  exact = [scipy.stats.rv_histogram((row[0], edges)).ppf(shares[1:-1]) for row in p]
+  bars = Bars(log_p, jnp.asarray(edges, jnp.float32))
+  quantile = jax.jit(lambda label, p: label.quantile(p))
+  all_shares = np.broadcast_to(shares, (30, 7))
+  for label in bars, Mixture((bars, bars)):
+    found = quantile(label, all_shares)
+    np.testing.assert_allclose(found[:, 1:-1], exact, atol=1e-5)
+    np.testing.assert_array_equal(found[:, [0, -1]], np.tile([-3, 3], (30, 1)))
+  # A component of the probability 1e-26 lies far away.
+  far = GaussianMixture(
+    jnp.where(jnp.arange(64) == 63, -60.0, log_p),
+    jnp.where(jnp.arange(64) == 63, 1e6, jnp.zeros_like(log_p)),
+    jnp.ones_like(log_p),
+  )
+  expected = np.append(scipy.stats.norm.ppf(shares[:-1]), np.inf)
+  found = quantile(far, all_shares)
+  np.testing.assert_allclose(found, np.tile(expected, (30, 1)), rtol=1e-5)
+
+
+def test_known_numbers_are_their_own_ends():
+  known, other = jnp.zeros(2), jnp.ones(2)
+  both = Mixture((Gaussian(known, known), Gaussian(known, other)))
+  ends = jnp.array([0.0, 1.0])
+  assert both.quantile(ends).tolist() == [-np.inf, np.inf]
+  assert Gaussian(known, known).quantile(ends).tolist() == [0, 0]
+  means = jnp.tile(jnp.array([0.0, 3.0]), (2, 1))
+  some = GaussianMixture(jnp.zeros((2, 2)), means, jnp.zeros((2, 2)))
+  assert some.quantile(ends).tolist() == [0, 3]

@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ CLASSIFICATION, REGRESSION = KINDS = 'classification', 'regression'
 SHIPPED = 'diabetes', 'iris', 'wine', 'breast_cancer'
 # Cells with these texts are missing values. Upper and lower case are the same.
 _MISSING = {'', '?', 'na', 'n/a', 'nan', 'none', 'null'}
+# A number. Python's `float` would also read 1_1 as 11, and digits of other scripts.
+_NUMBER = re.compile(r'[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)', re.ASCII)
 _TRUTHS = {'true': 1.0, 'false': 0.0}
 _DELIMITERS = ',', ';', '\t'
 # A target of integers with more than _MOST_UNCLEAR different values is numbers, and one
@@ -94,7 +97,9 @@ def read_table(path: pathlib.Path, target: str, kind: str | None = None) -> Tabl
   - Cells are separated by commas, semicolons or tabs, whichever is the most frequent in
     the header.
   - A cell is missing if it is empty or has NA, N/A, NaN, None, null or ?.
-  - Features must be numbers; `true` is 1 and `false` is 0.
+  - Features must be numbers in the digits 0 to 9, such as -1.5 or 2e3; `true` is 1 and
+    `false` is 0. Other texts are not numbers: 1_000, 1,5 between semicolons, or digits
+    of other scripts. `inf` and `infinity` are infinite numbers, as 1e999 is.
   - A target with texts, or with only true and false, has classes. A target with a
     number that is not an integer has numbers. A target of integers has classes if one
     or two of them are different, and numbers if more than 20 are. Between these the
@@ -202,11 +207,10 @@ def _numbers(cells: Sequence[str]) -> Float[np.ndarray, ' n'] | None:
       numbers.append(math.nan)
     elif cell in _TRUTHS:
       numbers.append(_TRUTHS[cell])
+    elif _NUMBER.fullmatch(cell):
+      numbers.append(float(cell))
     else:
-      try:
-        numbers.append(float(cell))
-      except ValueError:
-        return None
+      return None
   return np.array(numbers, np.float64)
 
 

@@ -243,6 +243,13 @@ def test_cells_may_be_missing_or_truths_and_stand_between_semicolons(tmp_path):
   path.write_text('\ufeffa; b;y\n1,5;;x\n', encoding='utf-8')
   with refuses("text in the column 'a'", 'encode text first'):
     tables.read_table(path, 'y')
+  # Python's `float` reads these as 11, 12 and 1.5.
+  for text in '1_1', '١٢', '１.５':
+    path.write_text('a;b;y\n' + f'{text};1;x\n11;1;x\n' * 2, encoding='utf-8')
+    with refuses("text in the column 'a'"):
+      tables.read_table(path, 'y')
+    path.write_text('a;b\n' + f'{text};1\n11;1\n' * 2, encoding='utf-8')
+    assert tables.read_table(path, 'a').classes == ['11', text]
   path.write_text('a; b;y\n1.5;;x\n\n-2e3; TRUE;x\n?;n/a;z\n 3 ;false;z\n')
   table = tables.read_table(path, 'y')
   assert table.columns == ('a', 'b')
@@ -320,6 +327,7 @@ MISTAKES = {
   '--data=lonely.csv --target=y': '1 of 3 classes have one row: z',
   '--data=nan.csv --target=y --model=checkpoints/yq_lsa': 'a miss values, which YqLSA',
   '--data=inf.csv --target=y': "infinite numbers in the column 'a'",
+  '--dataset=iris --rows=٣٠': 'it must be a number of rows ≥ 2',
   '--data=empty.csv --target=y': 'empty.csv is empty',
   '--data=header.csv --target=y': 'header.csv has a header and no rows',
   '--data=alone.csv --target=y': "no column beside the target 'y'",

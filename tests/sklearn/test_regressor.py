@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx, struct
+from scipy import stats
 
 import zoo
 from tests.compare import assert_close, refuses
@@ -101,7 +102,7 @@ def test_weights_and_offset_are_those_of_the_learning_rule(name):
   rule = model.learning_rule() if name in OF_LINEAR_FAMILY else model
   weights = np.asarray(rule.weights(prompt), float)[0]
   # Its sums are in float32, of numbers of sizes up to 1000.
-  assert_close(found.coef_, columns.weights(weights)[0] * units.labels.size, 1e-4)
+  assert_close(found.coef_, columns.weights(weights)[0] * units.labels.unit, 1e-4)
   assert_close(predictions, units.labels.back(zoo.predict(model, prompt)), 1e-4)
 
 
@@ -424,6 +425,70 @@ def test_numbers_that_cannot_be_read_are_refused(unchecked):
     fitted(NearestNeighbours(), data=(x, y)).predict(np.full((1, 3), 1e300))
 
 
+class NAType:  # The class of pandas.NA has this name.
+  def __bool__(self):
+    raise TypeError('boolean value of NA is ambiguous')
+
+
+def test_missing_values_in_columns_of_objects_are_nan():
+  x, y = table()
+  missing = np.where(np.arange(3) == 1, np.nan, x)
+  expected = fitted(OfTables(), TASK, data=(missing, y)).predict(missing[:4])
+  values: list[Any] = [None, NAType()]
+  for value in values:
+    objects = np.where(np.isnan(missing), value, x.astype(object))
+    found = fitted(OfTables(), TASK, data=(objects, y)).predict(objects[:4])
+    assert_close(found, expected, 0)
+    for of_y in (np.append(y[1:].astype(object), value), [*y[1:], value]):
+      with pytest.raises(ValueError, match='y contains NaN'):
+        fitted(Ridge(), data=(x, of_y))
+    with pytest.raises(ValueError, match='X contains NaN'):
+      fitted(Ridge(), data=(objects, y))
+
+
+def test_tables_of_pandas_have_missing_values_and_no_dates():
+  pandas: Any = pytest.importorskip('pandas')
+  x, y = table()
+  frame = pandas.DataFrame(x, columns=['a', 'b', 'c'])
+  for kind in object, 'Float64':
+    column = frame['b'].astype(kind).where(frame['b'] > -20, pandas.NA)
+    some = frame.assign(b=column)
+    assert some['b'].isna().any()
+    model = fitted(OfTables(), TASK, data=(some, y))
+    assert np.isnan(model.X_[:, 1]).any()
+    assert list(model.feature_names_in_) == ['a', 'b', 'c']
+  dated = frame.assign(b=pandas.date_range('2020-01-01', periods=20))
+  with refuses('X has dates or durations (datetime64'):
+    fitted(Ridge(), data=(dated, y))
+
+
+@pytest.mark.parametrize('kind', ['datetime64[D]', 'timedelta64[s]'])
+def test_dates_are_no_numbers(kind):
+  x, y = table()
+  dates = np.arange(20).astype(kind)
+  with refuses(f'y has dates or durations ({kind})', 'give numbers'):
+    fitted(Ridge(), data=(x, dates))
+  with refuses(f'X has dates or durations ({kind})', 'give numbers'):
+    fitted(Ridge(), data=(dates[:, None], y))
+
+
+def test_a_path_is_opened_once_for_its_tags(monkeypatch):
+  opened = []
+
+  def load(path):
+    opened.append(path)
+    return zoo.load(path)
+
+  monkeypatch.setattr('zoo.sklearn.estimator.load', load)
+  pipeline = make_pipeline(StandardScaler(), zoo.Regressor('checkpoints/tabular'))
+  for _ in range(3):
+    assert pipeline.__sklearn_tags__().estimator_type == 'regressor'
+  assert pipeline[-1].__sklearn_tags__().input_tags.allow_nan
+  assert opened == ['checkpoints/tabular']
+  pipeline.set_params(regressor__model_or_path='checkpoints/yq_lsa')
+  assert not pipeline[-1].__sklearn_tags__().input_tags.allow_nan
+
+
 def test_a_model_that_reads_missing_numbers_is_given_them():
   x, y = table()
   x[:10, 1] = np.nan
@@ -500,7 +565,7 @@ def test_a_distribution_is_in_the_units_of_y():
   for p in 0.05, 0.5, 0.95:
     assert_close(label.quantile(p), own.quantile(p), 1e-4)
   numbers = jnp.asarray(y[:5], jnp.float32)
-  assert_close(label.log_prob(numbers), own.log_prob(numbers), 1e-4)
+  assert_close(label.log_prob(y[:5]), own.log_prob(numbers), 1e-4)
   mean, std = model.predict(queries, return_std=True)
   assert_close(label.mean, mean, 1e-5)
   assert_close(label.std, std, 1e-4)
@@ -511,7 +576,7 @@ def test_the_distribution_of_an_ensemble_is_the_mixture_of_its_members():
   x, y = table(20)
   model = fitted(tabular(), SMALL, num_members=3, data=(x, y))
   label = model.predict_distribution(x[:4])
-  assert len(label.parts) == 3
+  assert len(label.of_labels.parts) == 3
   mean, std = model.predict(x[:4], return_std=True)
   assert_close(label.mean, mean, 1e-5)
   assert_close(label.std, std, 1e-4)
@@ -540,30 +605,81 @@ def test_a_constant_is_known():
   assert_close(label.mean, model.predict(x[:2]), 1e-6)
 
 
-def test_a_distribution_of_an_unknown_kind_is_refused():
-  @struct.dataclass(eq=False, repr=False)
-  class Own(Distribution):
-    mean: Any
-    std: Any
+@struct.dataclass(eq=False, repr=False)
+class Own(Distribution):
+  """A Laplace distribution, which has no closed form among ours."""
 
-    def log_prob(self, y):
-      raise NotImplementedError
+  mean: Any
+  std: Any
 
-    def cdf(self, y):
-      raise NotImplementedError
+  def log_prob(self, y):
+    scale = self.std / np.sqrt(2)
+    return -jnp.abs(y - self.mean) / scale - jnp.log(2 * scale)
 
-    def quantile(self, p):
-      raise NotImplementedError
+  def cdf(self, y):
+    raise NotImplementedError
 
+  def lower_quantile(self, share):
+    return self.mean + self.std / np.sqrt(2) * jnp.log(2 * share)
+
+  def mirrored(self):
+    return Own(-self.mean, self.std)
+
+
+def test_a_distribution_of_ones_own_kind_is_in_the_units_of_y(unchecked):
   class OfOwn(MeanOfLabels):
     def distribution(self, prompt) -> Any:
       label = super().distribution(prompt)
       return Own(label.mean, label.std)
 
-  model, (x, _) = fitted(OfOwn(), TASK), table()
-  assert np.isfinite(model.predict(x, return_std=True)).all()
-  with refuses('of the type Own', 'Gaussian, GaussianMixture, Bars or Mixture'):
-    model.predict_distribution(x)
+  class OfNothing:
+    def __call__(self, prompt):
+      return prompt.y.mean(axis=1)
+
+    def distribution(self, prompt):
+      return {'mean': prompt.y.mean(axis=1)}
+
+  x, y = table()
+  label = fitted(OfOwn(), TASK, data=(x, y)).predict_distribution(x)
+  expected: Any = stats.laplace(y.mean(), y.std() / np.sqrt(2))
+  assert_close(label.log_prob(y), expected.logpdf(y), 1e-5)
+  for p in 1e-9, 0.3, 1 - 1e-12:
+    np.testing.assert_allclose(label.quantile(p), expected.ppf(p), 1e-5)
+  with refuses('of the type dict', 'a zoo.core.distributions.Distribution'):
+    fitted(OfNothing(), TASK).predict_distribution(x)
+
+
+@pytest.mark.parametrize('kind', ['gaussian', 'bars'])
+def test_densities_do_not_depend_on_the_unit_of_y(kind):
+  """All numbers are 10ᵏ y + 10ʲ, for which float64 has ten digits or more."""
+  x, y = table(20, 3)
+  y = (y - y.mean()) / y.std()
+  queries, asked = table(6, 3, seed=1)[0], np.linspace(-2, 2, 6)
+  model = {
+    'gaussian': lambda: (TASK.baselines()['bayes'], TASK),
+    'bars': lambda: (tabular(), SMALL),
+  }[kind]()
+  plain: Any = fitted(*model, data=(x, y))
+  label = plain.predict_distribution(queries)
+  means, stds = plain.predict(queries, return_std=True)
+  for k, j in (
+    (0, 6), (0, -20), (-19, -14), (-20, -20), (19, 20), (20, -20), (-200, -200),
+    (200, 205), (3, 9),
+  ):  # fmt: skip
+    unit, offset = 10.0**k, 10.0**j
+    found = fitted(*model, data=(x * unit, unit * y + offset))
+    other = found.predict_distribution(queries * unit)
+    y_asked = unit * asked + offset
+    scaled = other.log_prob(y_asked) + k * np.log(10)
+    np.testing.assert_allclose(scaled, label.log_prob(asked), atol=1e-5)
+    np.testing.assert_allclose(other.cdf(y_asked), label.cdf(asked), atol=1e-5)
+    for p in 1e-9, 0.5, 0.95:
+      at = (other.quantile(p) - offset) / unit
+      np.testing.assert_allclose(at, label.quantile(p), rtol=1e-5, atol=1e-5)
+    mean, std = found.predict(queries * unit, return_std=True)
+    np.testing.assert_allclose((mean - offset) / unit, means, atol=1e-5)
+    np.testing.assert_allclose(std / unit, stds, rtol=1e-5)
+    np.testing.assert_allclose(other.std / unit, stds, rtol=1e-5)
 
 
 # Long tables, and many queries.

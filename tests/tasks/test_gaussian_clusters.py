@@ -147,7 +147,8 @@ def test_the_other_baselines_agree_with_loops():
       expected = [-np.sum((q - m) ** 2) / 2 for m in means]
       np.testing.assert_allclose(actual['nearest_mean'][b], expected, rtol=1e-5)
       nearest = np.argsort(np.sum((x - q) ** 2, axis=1))[:3]
-      shares = y[nearest].mean(0) if k else np.full(3, 1 / 3)
+      of_all = (y.sum(0) + 1 / 3) / (k + 1)
+      shares = (y[nearest].sum(0) + of_all) / (len(nearest) + 1)
       probabilities = softmax(actual['nearest_neighbours'][b])
       np.testing.assert_allclose(probabilities, shares, atol=3e-6)
       weights, intercepts = np.zeros((3, 3)), np.zeros(3)

@@ -1,5 +1,6 @@
 """Prompts that are drawn again, given the query or all features."""
 
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -276,6 +277,19 @@ def test_examples_in_a_row_of_a_stationary_task_are_like_the_first_ones(name, ma
   )
   variance = (first.var(axis=0) + last.var(axis=0)) / _NUM_PROMPTS
   assert _least_p(first.mean(axis=0) - last.mean(axis=0), variance) > _LEAST
+
+
+@pytest.mark.parametrize('name', mostly_slow(['linear_regression'], sorted({*_NAMES})))
+def test_the_posterior_of_an_exchangeable_task_knows_no_order(name, made):
+  task = made(name)
+  bayes = task.baselines().get('bayes')
+  if not task.exchangeable or bayes is None:
+    return  # it promises nothing
+  prompt = task.sample(jax.random.key(0), 16)
+  turned = dataclasses.replace(prompt, x=prompt.x[:, ::-1], y=prompt.y[:, ::-1])
+  expected = zoo.predict(bayes, prompt)
+  # Sums of float32 are rounded in another order.
+  np.testing.assert_allclose(zoo.predict(bayes, turned), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_all_registered_tasks_are_tested():

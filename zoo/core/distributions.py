@@ -79,16 +79,33 @@ class Distribution(trees.Tree, abc.ABC):
       UserError: If y has another shape.
     """
 
-  @abc.abstractmethod
   def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
     """Returns the number below which a share p of the probability lies.
 
+    The shares 0 and 1 give the ends of the support, such as −∞ and ∞ of a normal
+    distribution.
+
     Args:
-      p: The share, in (0, 1): one number for all prompts, or one for each.
+      p: The share, in [0, 1]: one number for all prompts, or one for each. It has the
+        precision of the distribution; in float32 the last share below 1 is 1 − 6e-8.
 
     Raises:
       UserError: If p has another shape, or is not in [0, 1].
     """
+    share = self._shares(p).astype(jnp.result_type(self.mean))
+    # Sums of probabilities from the far end are exact to their last digit near 0 and
+    # not near 1, so the upper half is the lower half of −y.
+    lower = self.lower_quantile(jnp.minimum(share, 0.5))
+    upper = -self.mirrored().lower_quantile(jnp.minimum(1 - share, 0.5))
+    return jnp.where(share <= 0.5, lower, upper)
+
+  @abc.abstractmethod
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+    """Returns the quantile of a share in [0, ½] for each prompt."""
+
+  @abc.abstractmethod
+  def mirrored(self) -> Distribution:
+    """Returns the distribution of −y."""
 
   def _of_prompts(self, name: str, numbers: Any) -> Float[Array, '*b']:
     """Returns an array with a number for each prompt.
@@ -122,11 +139,9 @@ class Distribution(trees.Tree, abc.ABC):
   def sample(self, key: Key[Array, '']) -> Float[Array, '*b']:
     """Draws a number for each prompt."""
     mean = self.mean
-    # The smallest normal number is positive, and so has a finite quantile.
-    least = float(jnp.finfo(mean.dtype).tiny)
-    return self.quantile(
-      jax.random.uniform(key, mean.shape, mean.dtype, minval=least, maxval=1.0)
-    )
+    shares = jax.random.uniform(key, mean.shape, mean.dtype)
+    # A share of 0 stands for those up to the next one, of which half lie below this.
+    return self.quantile(jnp.maximum(shares, float(jnp.finfo(mean.dtype).epsneg)))
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -159,8 +174,11 @@ class Gaussian(Distribution):
     y = self._of_prompts('y', y)
     return _normal_cdf(y, self.mean, self.std)
 
-  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    return self.mean + self.std * ndtri(self._shares(p).astype(self.mean.dtype))
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
+    return _normal_quantile(share, self.mean, self.std)
+
+  def mirrored(self) -> Gaussian:
+    return Gaussian(-self.mean, self.std)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -217,16 +235,19 @@ class GaussianMixture(Distribution):
   def cdf(self, y: Float[ArrayLike, '*b']) -> Float[Array, '*b']:
     y = self._of_prompts('y', y)
     below = _normal_cdf(self._for_each(y), self.means, self.stds)
-    return jnp.sum(self.weights * below, axis=-1)
+    # The weights may sum to 1 + 1e-7.
+    return jnp.minimum(jnp.sum(self.weights * below, axis=-1), 1)
 
-  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    share = self._shares(p).astype(self.means.dtype)
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     # It lies between the least and the largest quantile of the components.
-    of_components = self.means + self.stds * self._for_each(ndtri(share))
-    counts = jnp.isfinite(self.log_weights)
+    of_components = _normal_quantile(self._for_each(share), self.means, self.stds)
+    counts = self.log_weights > -jnp.inf
     low = jnp.min(jnp.where(counts, of_components, jnp.inf), axis=-1)
     high = jnp.max(jnp.where(counts, of_components, -jnp.inf), axis=-1)
     return _bisected(self, share, low, high)
+
+  def mirrored(self) -> GaussianMixture:
+    return GaussianMixture(self.log_weights, -self.means, self.stds)
 
   def _for_each(self, y: Float[Array, '*b']) -> Float[Array, '*b m']:
     return jnp.broadcast_to(y[..., None], self.means.shape)
@@ -284,7 +305,7 @@ class Bars(Distribution):
     y = self._of_prompts('y', y)
     edges, widths, tails = self._shape()
     bar = self._bar_of(y)
-    log_p = _take(jax.nn.log_softmax(self.logits), bar)
+    log_p = _take(losses.log_softmax(self.logits), bar)
     last, tail = edges.shape[-1] - 2, _take(tails, bar)
     start = jnp.where(bar == 0, edges[..., 1], edges[..., last])
     is_tail = (bar == 0) | (bar == last)
@@ -303,23 +324,25 @@ class Bars(Distribution):
     inner = before + _take(p, bar) * (y - left) / width
     lower = p[..., 0] * 2 * ndtr((y - edges[..., 1]) / tail)
     upper = 1 - p[..., last] * 2 * ndtr((edges[..., last] - y) / tail)
-    return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
+    below = jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
+    return jnp.clip(below, 0, 1)  # Sums of probabilities are rounded.
 
-  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     edges, widths, tails = self._shape()
     of_bars = self.probabilities
-    last, share = of_bars.shape[-1] - 1, self._shares(p).astype(of_bars.dtype)
-    ends = jnp.cumsum(of_bars, axis=-1)
-    bar = jnp.sum(ends[..., :-1] < share[..., None], axis=-1)
+    ends, last = jnp.cumsum(of_bars, axis=-1), of_bars.shape[-1] - 1
+    bar = jnp.argmax((of_bars > 0) & (ends >= share[..., None]), axis=-1)
     of_bar, tail = _take(of_bars, bar), _take(tails, bar)
-    # A tail is entered from its far end, so that the rounding of a sum near 1 does not
-    # matter there.
+    # A tail is entered from its far end, where its density falls to 0.
     rest = jnp.where(bar == 0, share, 1 - share)
     from_end = tail * ndtri(jnp.clip(rest / of_bar, 0, 1) / 2)
     into = jnp.clip((share - _take(ends - of_bars, bar)) / of_bar, 0, 1)
     inner = _take(edges, bar) + into * _take(widths, bar)
     lower, upper = edges[..., 1] + from_end, edges[..., last] - from_end
     return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
+
+  def mirrored(self) -> Bars:
+    return Bars(jnp.flip(self.logits, -1), -jnp.flip(self.edges, -1))
 
   def _shape(
     self,
@@ -390,12 +413,13 @@ class Mixture(Distribution):
     y = self._of_prompts('y', y)
     return self._average([part.cdf(y) for part in self.parts])
 
-  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
-    share = self._shares(p)
+  def lower_quantile(self, share: Float[Array, '*b']) -> Float[Array, '*b']:
     # It lies between the least and the largest quantile of the parts.
-    of_parts = jnp.stack([part.quantile(share) for part in self.parts])
-    share = share.astype(of_parts.dtype)
+    of_parts = jnp.stack([part.lower_quantile(share) for part in self.parts])
     return _bisected(self, share, of_parts.min(axis=0), of_parts.max(axis=0))
+
+  def mirrored(self) -> Mixture:
+    return Mixture(tuple(part.mirrored() for part in self.parts))
 
   def _average(self, of_parts: list[Float[Array, '*b']]) -> Float[Array, '*b']:
     return jnp.mean(jnp.stack(of_parts), axis=0)
@@ -546,7 +570,9 @@ def _bisected(
     is_above = distribution.cdf(middle) >= share
     return jnp.where(is_above, low, middle), jnp.where(is_above, middle, high)
 
-  return jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[1]
+  found = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[1]
+  # The share 0 has the lower end of the support, which may be −∞.
+  return jnp.where((share == 0) | jnp.isinf(low), low, found)
 
 
 def _log_normal(
@@ -565,6 +591,13 @@ def _normal_cdf(
   scale = jnp.where(std == 0, 1, std)
   known = (y >= mean).astype(y.dtype)
   return jnp.where(std == 0, known, ndtr((y - mean) / scale))
+
+
+def _normal_quantile(
+  share: Float[Array, '*n'], mean: Float[Array, '*n'], std: Float[Array, '*n']
+) -> Float[Array, '*n']:
+  # Without the condition a known number would have 0 · ∞ at its ends.
+  return mean + jnp.where(std == 0, 0, std * ndtri(share))
 
 
 def _take(numbers: Float[Array, '*b n'], bar: Array) -> Float[Array, '*b']:

@@ -82,8 +82,10 @@ def log_loss(
     [0.6899999976158142]
   """
   _check_shapes(prediction, target)
-  losses = jax.nn.softplus(prediction) - target * prediction
-  # For infinite logits the formula above has ∞ − ∞ or 0 · ∞.
+  # Both terms are positive, so that nothing cancels where a prediction is right.
+  of_plus, of_minus = jax.nn.softplus(-prediction), jax.nn.softplus(prediction)
+  losses = target * of_plus + (1 - target) * of_minus
+  # For infinite logits the formula above has 0 · ∞.
   is_right = target == (prediction > 0).astype(target.dtype)
   of_infinite = jnp.where(is_right, 0.0, jnp.inf)
   return jnp.where(jnp.isinf(prediction), of_infinite, losses)
@@ -110,9 +112,35 @@ def cross_entropy(
     (1,)
   """
   _check_shapes(prediction, target)
-  log_p = jax.nn.log_softmax(prediction)
+  log_p = log_softmax(prediction)
   # A class that has no part in the target may have the probability 0.
   return -jnp.sum(jnp.where(target > 0, target * log_p, 0), axis=-1)
+
+
+def log_softmax(logits: Float[Array, '*n k']) -> Float[Array, '*n k']:
+  """Returns the log probabilities of k classes, as `jax.nn.log_softmax` does.
+
+  Its values and gradients keep their digits where a probability is near 1, whose
+  logarithm that function rounds to 0.
+
+  Args:
+    logits: Logits, with k classes along the last axis; −∞ is the logit of a class that
+      is impossible.
+
+  Returns:
+    The log probabilities, in the same shape.
+
+  Example:
+    >>> float(zoo.core.losses.log_softmax(jnp.array([20.0, 0.0]))[0])  # −log(1 + e⁻²⁰)
+    -2.0611536921115657e-09
+  """
+  top = jnp.argmax(logits, axis=-1, keepdims=True)
+  is_top = jax.lax.broadcasted_iota(top.dtype, logits.shape, logits.ndim - 1) == top
+  # Only the other classes are compared with the most likely one, so that neither its
+  # logit minus itself nor 1 − p appears, in values and in gradients.
+  above = jnp.where(is_top, 0, logits - jnp.take_along_axis(logits, top, axis=-1))
+  others = jnp.sum(jnp.where(is_top, 0, jnp.exp(above)), axis=-1, keepdims=True)
+  return above - jnp.log1p(others)
 
 
 def error_rate(
@@ -174,8 +202,7 @@ def logit(probability: Float[Array, '*n']) -> Float[Array, '*n']:
     >>> zoo.core.losses.logit(jnp.array([0.5])).tolist()
     [0.0]
   """
-  p = jnp.clip(probability, _SMALLEST, 1 - _SMALLEST)
-  return jnp.log(p) - jnp.log1p(-p)
+  return log_probability(probability) - log_probability(1 - probability)
 
 
 def log_probability(probability: Float[Array, '*n']) -> Float[Array, '*n']:

@@ -193,6 +193,8 @@ class BaseTask(trees.Tree, abc.ABC):
     stationary: Whether any n examples in a row, with the features after them as the
       query, have the same distribution as the first n examples with the features after
       those.
+    exchangeable: Whether the order of the examples says nothing about the label of the
+      query, as where examples are independent given the function.
     may_miss: Whether features may be NaN, which says that they are missing.
 
   Example:
@@ -215,6 +217,7 @@ class BaseTask(trees.Tree, abc.ABC):
   label_kind: str = 'numbers'
   shows_labels: bool = True
   stationary: bool = False
+  exchangeable: bool = False
   may_miss: bool = False
 
   def check(self) -> None:

@@ -10,7 +10,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from zoo.core import losses
-from zoo.core.errors import check_count
+from zoo.core.errors import check_count, check_number
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Baseline, Examples, OfClasses, check_classes
 
@@ -58,17 +58,24 @@ class NearestMean(Baseline):
 class NearestShares(Baseline):
   """The shares of the classes among the examples nearest to the query.
 
-  Without examples all classes have the same probability.
+  The shares of the classes among all examples, which are `smoothed`, count as
+  `pseudo_count` further neighbours, so that a class without a near example has a
+  probability above 0. Without examples all classes have the same probability.
 
   Args:
     num_neighbours: Number of nearest examples, ≥ 1.
+    pseudo_count: How many examples the shares among all examples count for, ≥ 0. With 0
+      the shares are those of the nearest examples, at least 1e-6: for labels that the
+      nearest example determines.
   """
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
+  pseudo_count: float = struct.field(pytree_node=False, default=1.0)
 
   def __post_init__(self):
     super().__post_init__()
     check_count('num_neighbours', self.num_neighbours)
+    check_number('pseudo_count', self.pseudo_count, minimum=0.0)
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     check_classes(self, examples)
@@ -76,7 +83,28 @@ class NearestShares(Baseline):
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     nearest = jnp.argsort(jnp.where(seen, distances, jnp.inf))[: self.num_neighbours]
     votes = seen[nearest].astype(y.dtype) @ y[nearest]
-    return losses.log_probability(votes / jnp.maximum(jnp.sum(votes), 1))
+    of_all = jnp.sum(examples.zeroed().y, axis=0)
+    shares = smoothed(votes, smoothed(of_all, 1 / len(of_all)), self.pseudo_count)
+    return losses.log_probability(shares)
+
+
+def smoothed(
+  counts: Float[Array, ' k'],
+  shares: Float[Array, ' k'] | float,
+  pseudo_count: float = 1.0,
+) -> Float[Array, ' k']:
+  """Returns the shares of classes, if others count as some more examples.
+
+  This is the posterior mean of the probabilities of the classes under a Dirichlet
+  prior.
+
+  Args:
+    counts: How many examples each class has.
+    shares: The shares that count as more examples: the mean of the prior.
+    pseudo_count: As how many examples they count: the concentration of the prior.
+  """
+  total = jnp.sum(counts) + pseudo_count
+  return (counts + pseudo_count * shares) / jnp.where(total > 0, total, 1)
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
+from zoo.core import losses
 from zoo.core.distributions import (
   Bars,
   Classes,
@@ -293,13 +294,13 @@ def _divergence(
   if isinstance(first, Classes) or isinstance(second, Classes):
     assert isinstance(first, Classes)
     assert isinstance(second, Classes)
-    p, log_p = first.probabilities, jax.nn.log_softmax(first.logits)
-    gaps = log_p - jax.nn.log_softmax(second.logits)
+    p, log_p = first.probabilities, losses.log_softmax(first.logits)
+    gaps = log_p - losses.log_softmax(second.logits)
     return jnp.sum(jnp.where(p == 0, 0, p * gaps), axis=-1)
   if isinstance(first, Gaussian) and isinstance(second, Gaussian):
-    shares = first.std / second.std
+    wider = (first.std - second.std) / second.std
     moved = (first.mean - second.mean) / second.std
-    return (jnp.square(shares) - 1 + jnp.square(moved)) / 2 - jnp.log(shares)
+    return (jnp.square(wider) + jnp.square(moved)) / 2 + (wider - jnp.log1p(wider))
   if (
     isinstance(first, Bars)
     and isinstance(second, Bars)
@@ -664,14 +665,14 @@ def exchangeability(
 
   Each prompt is given in its own order and in random other orders, and the predictive
   distributions for its query are compared. If the order that is drawn is the given one,
-  the first two examples are swapped instead. If the examples of a task are independent
-  given the function, as in every `zoo.tasks.FunctionClass` with independent features,
-  their order says nothing about the label of the query. The distribution of a Bayesian
-  predictor is then the same in all orders, so that the divergence is 0.
+  the first two examples are swapped instead. The distribution of a Bayesian predictor
+  is the same in all orders, so that the divergence is 0. This holds only if the order
+  says nothing about the label of the query, as a task says by `exchangeable`. It is so
+  for every `zoo.tasks.FunctionClass`, and not for a Markov chain.
 
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
-    task: The task from which prompts are drawn.
+    task: The task from which prompts are drawn, which is `exchangeable`.
     num_prompts: The number of prompts, ≥ 2.
     seed: The seed of the prompts and of the permutations, ≥ 0.
     num_orders: The number of random permutations of each prompt, ≥ 1.
@@ -683,10 +684,11 @@ def exchangeability(
     the given order ‖ distribution in the permuted order).
 
   Raises:
-    UserError: If the predictor has no distribution, if the task has one example, if
-      `lengths` is not a list of lengths in their range, if labels are known (their
-      standard deviation is 0), if a divergence is NaN or infinite, or if labels are a
-      number or a class, as they are in the task `tabular` with `kind='both'`.
+    UserError: If the predictor has no distribution, if the task is not `exchangeable`,
+      if it has one example, if `lengths` is not a list of lengths in their range, if
+      labels are known (their standard deviation is 0), if a divergence is NaN or
+      infinite, or if labels are a number or a class, as they are in the task `tabular`
+      with `kind='both'`.
 
   Example:
     >>> task = zoo.create_task(
@@ -699,6 +701,7 @@ def exchangeability(
   check_predictor(predictor)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   require_task(task)
+  _check_exchangeable(task)
   num_orders = check_count('num_orders', num_orders)
   programs, task = Programs(), task.held_out()
   check_count('context_length of the task', task.context_length, minimum=2)
@@ -718,6 +721,16 @@ def exchangeability(
     _check_divergence(_MODEL, task, kl)
     rows.append(Spread(length, estimate(kl)))
   return rows
+
+
+def _check_exchangeable(task: Task) -> None:
+  """Raises UserError for a task in which the order of the examples matters."""
+  if not task.exchangeable:
+    raise UserError(
+      f'{type(task).__name__} does not say that its examples may be in any order, by '
+      'exchangeable = True; if the order matters, a Bayesian predictor depends on it, '
+      'too'
+    )
 
 
 def _spread(
@@ -787,7 +800,8 @@ def martingale(
 
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
-    task: A `zoo.tasks.FunctionClass`, whose features do not depend on labels.
+    task: A `zoo.tasks.FunctionClass`, whose features do not depend on labels, and whose
+      examples may be in any order.
     num_prompts: The number of prompts, ≥ 2.
     seed: The seed of the prompts and the labels, ≥ 0.
     num_steps: The number of examples that are drawn, from 1 to the context length.
@@ -818,6 +832,7 @@ def martingale(
     )
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   require_task(task)
+  _check_exchangeable(task)
   c = task.context_length
   num_steps = check_count('num_steps', num_steps, maximum=c)
   programs, held_out = Programs(), task.held_out()

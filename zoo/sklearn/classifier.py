@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from zoo.core.errors import UserError, shown
-from zoo.sklearn.estimator import InContext, Member, takes_both
+from zoo.sklearn.estimator import InContext, Member, takes_both, with_nan
 from zoo.tasks.arrays import Arrays
 
 
@@ -97,7 +97,7 @@ class Classifier(ClassifierMixin, InContext):
     """
     self._open()
     self._check_kind()
-    self.X_, y = self._validated(X, y=y)
+    self.X_, y = self._validated(X, y=with_nan(y))
     check_classification_targets(y)
     self.classes_, self.y_ = self._classes_of(np.asarray(y))
     k = len(self.classes_)

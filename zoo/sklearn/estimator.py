@@ -67,10 +67,22 @@ class InContext(BaseEstimator):
   def __sklearn_tags__(self) -> Tags:
     tags = super().__sklearn_tags__()
     model = getattr(self, 'model_', self.model_or_path)
-    if isinstance(model, str | os.PathLike):  # there was no `fit`, which opens it
-      model = _model_at(model)
-    tags.input_tags.allow_nan = _reads_missing(model)
+    if isinstance(model, str | os.PathLike):  # There was no `fit`, which opens it.
+      tags.input_tags.allow_nan = self._path_reads_missing(model)
+    else:
+      tags.input_tags.allow_nan = _reads_missing(model)
     return tags
+
+  def _path_reads_missing(self, path: str | os.PathLike[str]) -> bool:
+    """Whether the model of a path reads NaN; False if `fit` will not open the path."""
+    # Pipelines ask for tags often, so the answer is kept.
+    kept = vars(self).setdefault('_reads_missing_at', {})
+    if path not in kept:
+      try:
+        kept[path] = _reads_missing(load(path).model)
+      except (UserError, RunError):
+        return False
+    return kept[path]
 
   def __sklearn_is_fitted__(self) -> bool:
     """Whether the last `fit` came to its end."""
@@ -113,8 +125,9 @@ class InContext(BaseEstimator):
     self.task_: Any = task
 
   def _validated(self, X: ArrayLike, **settings: Any) -> Any:
-    """What `validate_data` gives, with one line for columns of text."""
-    settings |= {'X': X, 'dtype': 'float64'}
+    """What `validate_data` gives, with one line for columns of text or of dates."""
+    check_no_dates('X', X)
+    settings |= {'X': with_nan(X), 'dtype': 'float64'}
     settings['ensure_all_finite'] = 'allow-nan' if _reads_missing(self.model_) else True
     try:
       return validate_data(self, **settings)
@@ -222,12 +235,29 @@ def takes_both(model: Predictor, task: Task | None) -> bool:
   return task.label_kind == 'numbers' and task.num_outputs == 1 + num_classes
 
 
-def _model_at(path: str | os.PathLike[str]) -> Predictor | None:
-  """The model of a path; None if it cannot be opened, for which `fit` has an error."""
-  try:
-    return load(path).model
-  except (UserError, RunError):
-    return None
+def with_nan(table: Any) -> Any:
+  """A table or labels with NaN in place of None and of the missing value of pandas."""
+  if hasattr(table, 'isna') and hasattr(table, 'mask'):  # pandas
+    return table.mask(table.isna(), np.nan)
+  if not isinstance(table, np.ndarray | list | tuple):
+    return table
+  array = np.asarray(table)
+  if array.dtype != object or not array.ndim:
+    return table
+  missing = [entry is None or type(entry).__name__ == 'NAType' for entry in array.flat]
+  return np.where(np.reshape(missing, array.shape), np.nan, array)
+
+
+def check_no_dates(name: str, table: Any) -> None:
+  """Raises UserError for a table, or labels, with dates or durations."""
+  # As numbers they would be in a unit that depends on how they were made.
+  dtypes = getattr(table, 'dtypes', getattr(table, 'dtype', None))  # pandas, NumPy
+  for dtype in dtypes if np.iterable(dtypes) else [dtypes]:
+    if getattr(dtype, 'kind', '') in ('M', 'm'):
+      raise UserError(
+        f'{name} has dates or durations ({dtype}), which have no unit as numbers; '
+        'give numbers, such as the days since the first date'
+      )
 
 
 def _reads_missing(model: object) -> bool:

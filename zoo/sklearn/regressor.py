@@ -15,7 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from zoo.core.distributions import Distribution, Mixture, has_distribution
 from zoo.core.errors import UserError
-from zoo.sklearn.estimator import InContext, Member, takes_both
+from zoo.sklearn.estimator import (
+  InContext,
+  Member,
+  check_no_dates,
+  takes_both,
+  with_nan,
+)
+from zoo.sklearn.units import TableDistribution, in_units
 
 
 class Regressor(RegressorMixin, InContext):
@@ -49,8 +56,9 @@ class Regressor(RegressorMixin, InContext):
     predictor without a task, and to a model of the task `arrays`, which was trained on
     columns that vary.)
   - Infinity in X and NaN in y raise a ValueError. So does NaN in X, unless the model
-    says `reads_missing = True`: it reads NaN as a missing number.
-  - Columns of text raise a UserError, which is a ValueError.
+    says `reads_missing = True`: it reads NaN as a missing number. None and the missing
+    value of pandas are NaN.
+  - Columns of text or of dates raise a UserError, which is a ValueError.
   - Many queries are answered in batches, so that the memory is bounded. Models of the
     linear family, and estimators that fit weights, need their weights once, which takes
     about a second. Other models take time in proportion to the rows that they use,
@@ -107,14 +115,17 @@ class Regressor(RegressorMixin, InContext):
 
     Raises:
       UserError: If a path has no model, the task has classes, the table has more
-        columns than the model has features, a trained model has no task, or y has text.
+        columns than the model has features, a trained model has no task, y has text, or
+        X or y have dates.
       ValueError: If X or y hold no finite numbers, or have wrong shapes.
     """
     self._open()
     self._check_kind()
+    check_no_dates('y', y)
+    y = with_nan(y)
     if np.asarray(y).dtype.kind in 'OUST':
       try:
-        np.asarray(y).astype(np.float64)
+        y = np.asarray(y).astype(np.float64)
       except (TypeError, ValueError):
         raise UserError(
           'y has text, which is no number; zoo.Classifier predicts names of classes'
@@ -155,36 +166,38 @@ class Regressor(RegressorMixin, InContext):
     if return_std:
       self._check_distribution('leave out return_std')
     answers, labels = self._answers(), self._units.labels
+    # Means and variances are those of labels, whose squares cannot overflow or vanish.
     means, variances = [], []
     for member, x, y in self._contexts():
       queries = member.columns(rows)
       if not return_std:
-        means.append(labels.back(answers.predictions(x, y, queries)))
+        means.append(answers.predictions(x, y, queries))
         continue
       mean, std = answers.means_and_stds(x, y, queries)
-      means.append(labels.back(mean))
-      variances.append(np.square(std * labels.size))
+      means.append(mean)
+      variances.append(np.square(std))
     mean = np.mean(means, axis=0)
     if not return_std:
-      return mean
+      return labels.back(mean)
     between = np.mean(np.square(np.subtract(means, mean)), axis=0)
-    return mean, np.sqrt(np.mean(variances, axis=0) + between)
+    std = np.sqrt(np.mean(variances, axis=0) + between)
+    return labels.back(mean), std * labels.unit
 
-  def predict_distribution(self, X: ArrayLike) -> Distribution:
+  def predict_distribution(self, X: ArrayLike) -> TableDistribution:
     """Predicts the distributions of the observed numbers of rows.
 
     Args:
       X: The rows, `[b, d]`.
 
     Returns:
-      The distributions, `[b]`, in the units of y and in float32. With several parts or
+      The distributions, `[b]`, in the units of y and in float64. With several parts or
       members they are the mixture of what these predict. Their `mean` and `std` are
       those of `predict`, `quantile(0.9)` has the numbers below which 90 % of the
       probability lies, and `log_prob` and `cdf` say how likely given numbers are.
 
     Raises:
-      UserError: If the model has no `distribution`, or one of a kind that is not in
-        `zoo.core.distributions`; or if X has text.
+      UserError: If the model has no `distribution`, or one that is no
+        `zoo.core.distributions.Distribution`; or if X has text.
       ValueError: If X holds no finite numbers, or has another number of columns.
 
     Example:
@@ -204,8 +217,14 @@ class Regressor(RegressorMixin, InContext):
     answers, found = self._answers(), []
     for member, x, y in self._contexts():
       label = answers.distribution(x, y, member.columns(rows))
-      found.append(self._units.labels.distribution(label))
-    return found[0] if len(found) == 1 else Mixture(tuple(found))
+      if not isinstance(label, Distribution):
+        raise UserError(
+          f'the distribution of the model is of the type {type(label).__name__}; it '
+          'must be a zoo.core.distributions.Distribution'
+        )
+      found.append(label)
+    label = found[0] if len(found) == 1 else Mixture(tuple(found))
+    return in_units(label, self._units.labels)
 
   def _check_distribution(self, otherwise: str) -> None:
     """Raises UserError for a model that does not say how sure it is."""
@@ -252,7 +271,7 @@ class Regressor(RegressorMixin, InContext):
     for member, x, y in self._contexts():
       of_features, offset = answers.weights(x, y)
       of_columns, shift = member.columns.weights(of_features)
-      weights.append(of_columns * labels.size)
+      weights.append(of_columns * labels.unit)
       offsets.append(float(labels.back(offset + shift)))
     return np.mean(weights, axis=0), float(np.mean(offsets))
 

@@ -5,25 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import trees
-from zoo.core.distributions import (
-  Bars,
-  Distribution,
-  Gaussian,
-  GaussianMixture,
-  Mixture,
-)
+from zoo.core.distributions import Distribution, Gaussian
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
-from zoo.tasks.arrays import Arrays, varies
+from zoo.tasks.arrays import Arrays, mean_and_std
 
 # Moments of a task are those of so many examples, in at least as many prompts as are
 # compared with a context; how many times larger or smaller than all of these is worth a
@@ -34,18 +29,20 @@ _SIZES = 'root mean square of the features', 'root mean square of the labels'
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-  """How columns of a table become features: `(x − center) · factor + shift`.
+  """How columns of a table become features: `(x − center) / size · scale + shift`.
 
   Attributes:
     center: What is subtracted from each column, `[d]`.
-    factor: By what it is multiplied, `[d]`; 0 for a column that is ignored.
+    size: By what the difference is divided, `[d]`; > 0.
+    scale: By what the quotient is multiplied, `[d]`; 0 for a column that is ignored.
     shift: What is added, `[d]`.
     places: The feature that each column becomes, `[d]`. All others are 0.
     num_features: How many features there are.
   """
 
   center: Float[np.ndarray, ' d']
-  factor: Float[np.ndarray, ' d']
+  size: Float[np.ndarray, ' d']
+  scale: Float[np.ndarray, ' d']
   shift: Float[np.ndarray, ' d']
   places: Int[np.ndarray, ' d']
   num_features: int
@@ -55,7 +52,8 @@ class Columns:
     features = np.zeros((len(x), self.num_features))
     # A number that is too large is refused where it is used.
     with np.errstate(over='ignore'):
-      features[:, self.places] = (x - self.center) * self.factor + self.shift
+      standardised = (x - self.center) / self.size
+      features[:, self.places] = standardised * self.scale + self.shift
     return features
 
   def weights(
@@ -63,69 +61,123 @@ class Columns:
   ) -> tuple[Float[np.ndarray, ' d'], float]:
     """Returns weights of the columns, and an offset, from weights of the features."""
     own = weights[self.places]
-    of_columns = own * self.factor
+    of_columns = own * self.scale / self.size
     return of_columns, float(own @ self.shift - of_columns @ self.center)
 
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-  """How numbers become labels: `(y − center) · factor + shift`; and back.
+  """How numbers become labels: `(y − center) / size · scale + shift`; and back.
 
   Attributes:
     center: What is subtracted.
-    factor: By what the difference is multiplied; 0 if all numbers are equal.
+    size: By what the difference is divided, > 0.
+    scale: By what the quotient is multiplied; 0 if all numbers are equal.
     shift: What is added.
-    size: By what a difference of labels is multiplied, to be one of numbers.
   """
 
   center: float
-  factor: float
-  shift: float
   size: float
+  scale: float
+  shift: float
 
-  def __call__(self, y: Float[np.ndarray, ' b']) -> Float[np.ndarray, ' b']:
-    """Returns the labels of a model."""
+  @property
+  def unit(self) -> float:
+    """A label that is larger by 1 stands for a number that is larger by this."""
+    return self.size / self.scale if self.scale else 0.0
+
+  def __call__(self, y: Any) -> Any:
+    """Returns the labels of a model, or a label, from numbers."""
     with np.errstate(over='ignore'):
-      return (y - self.center) * self.factor + self.shift
+      return (y - self.center) / self.size * self.scale + self.shift
 
   def back(self, label: Any) -> Any:
     """Returns numbers, or a number, from labels."""
-    return (label - self.shift) * self.size + self.center
+    return (label - self.shift) * self.unit + self.center
 
-  def distribution(self, label: Distribution) -> Distribution:
-    """Returns the distribution of a number from that of its label, in float32.
+
+@dataclasses.dataclass(frozen=True)
+class TableDistribution:
+  """The distributions of numbers, in the units of a table.
+
+  `Regressor.predict_distribution` returns it. It keeps the distribution of the labels
+  as the model gave it. Numbers become labels, and answers become numbers, in float64 on
+  the host, so that neither the size of the numbers nor a large mean costs digits.
+
+  Attributes:
+    of_labels: The distributions in the units of the model, `[b]`, with arrays of NumPy.
+    units: How numbers become labels.
+  """
+
+  of_labels: Distribution
+  units: Numbers
+
+  def __getitem__(self, index: Any) -> TableDistribution:
+    """Returns the distributions at an index of the rows."""
+    return dataclasses.replace(self, of_labels=self.of_labels[index])
+
+  @property
+  def mean(self) -> Float[np.ndarray, '*b']:
+    """The means."""
+    return self.units.back(self._ask(lambda label: label.mean))
+
+  @property
+  def std(self) -> Float[np.ndarray, '*b']:
+    """The standard deviations."""
+    return self._ask(lambda label: label.std) * self.units.unit
+
+  def log_prob(self, y: Any) -> Float[np.ndarray, '*b']:
+    """Returns the log density at y, in nats.
 
     Args:
-      label: The distributions `[b]`. Their arrays are of NumPy, so that they are moved
-        in float64.
+      y: A number for each row, `[b]`, or one for all of them.
 
     Raises:
-      UserError: If it is of a kind that is not in `zoo.core.distributions`.
+      UserError: If y has another shape.
     """
-    if self.size == 0:  # the number is known
-      mean = np.full(len(jax.tree.leaves(label)[0]), self.center)
-      return _in_float32(Gaussian(mean, np.zeros_like(mean)))
-    match label:
-      case Gaussian():
-        moved = Gaussian(self.back(label.mean), label.std * self.size)
-      case GaussianMixture():
-        stds = label.stds * self.size
-        moved = GaussianMixture(label.log_weights, self.back(label.means), stds)
-      case Bars():
-        moved = Bars(label.logits, self.back(label.edges))
-      case Mixture():
-        return Mixture(tuple(map(self.distribution, label.parts)))
-      case _:
-        raise UserError(
-          f'the distribution of the model is of the type {type(label).__name__}, whose '
-          'units cannot be changed; it must be Gaussian, GaussianMixture, Bars or '
-          'Mixture of zoo.core.distributions'
-        )
-    return _in_float32(moved)
+    labels = self.units(np.asarray(y, np.float64))
+    return self._ask(lambda label: label.log_prob(labels)) - np.log(self.units.unit)
+
+  def cdf(self, y: Any) -> Float[np.ndarray, '*b']:
+    """Returns the probability of at most y.
+
+    Args:
+      y: A number for each row, `[b]`, or one for all of them.
+
+    Raises:
+      UserError: If y has another shape.
+    """
+    labels = self.units(np.asarray(y, np.float64))
+    return self._ask(lambda label: label.cdf(labels))
+
+  def quantile(self, p: Any) -> Float[np.ndarray, '*b']:
+    """Returns the number below which a share p of the probability lies.
+
+    Args:
+      p: The share, in [0, 1]: one number for all rows, or one for each.
+
+    Raises:
+      UserError: If p has another shape, or is not in [0, 1].
+    """
+    shares = np.asarray(p, np.float64)
+    return self.units.back(self._ask(lambda label: label.quantile(shares)))
+
+  def sample(self, key: Key[Array, '']) -> Float[np.ndarray, '*b']:
+    """Draws a number for each row."""
+    return self.units.back(self._ask(lambda label: label.sample(key)))
+
+  def _ask(self, question: Callable[[Distribution], Any]) -> Float[np.ndarray, '*b']:
+    """Returns the answer of the distribution of labels, in float64."""
+    with jax.enable_x64(True):
+      return np.asarray(question(jax.tree.map(jnp.asarray, self.of_labels)))
 
 
-def _in_float32(distribution: Distribution) -> Distribution:
-  return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), distribution)
+def in_units(label: Distribution, units: Numbers) -> TableDistribution:
+  """Returns the distributions of numbers from those of their labels, `[b]`."""
+  if units.unit == 0:  # The numbers are known.
+    zeros = np.zeros(len(jax.tree.leaves(label)[0]))
+    label, units = Gaussian(zeros, zeros), Numbers(units.center, 1.0, 1.0, 0.0)
+  return TableDistribution(label, units)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +204,14 @@ class Units:
   def columns(self, places: Int[np.ndarray, ' d']) -> Columns:
     """Returns how columns become features, for the place that each of them takes."""
     varies = self.size > 0
-    factor = np.where(varies, self.sizes[places] / np.where(varies, self.size, 1), 0)
-    return Columns(self.center, factor, self.means[places], places, len(self.means))
+    return Columns(
+      center=self.center,
+      size=np.where(varies, self.size, 1),
+      scale=np.where(varies, self.sizes[places], 0),
+      shift=self.means[places],
+      places=places,
+      num_features=len(self.means),
+    )
 
 
 def units_of(
@@ -179,14 +237,13 @@ def units_of(
   """
   d = x.shape[1]
   n = d if num_features is None else num_features
-  zeros, ones, as_it_is = np.zeros(n), np.ones(n), Numbers(0.0, 1.0, 0.0, 1.0)
+  zeros, ones, as_it_is = np.zeros(n), np.ones(n), Numbers(0.0, 1.0, 1.0, 0.0)
   if task is None:
     return Units(np.zeros(d), np.ones(d), zeros, ones, as_it_is)
   if isinstance(task, Arrays):
     table, labels = task.table, as_it_is
     if y is not None:
-      mean, std = float(table.y_mean), float(table.y_std)
-      labels = Numbers(mean, 1 / std, 0.0, std)
+      labels = Numbers(float(table.y_mean), float(table.y_std), 1.0, 0.0)
     return Units(table.x_mean, table.x_std, zeros, ones, labels)
   label_mean, label_size = 0.0, 1.0
   if num_features is not None and not standardizes:
@@ -195,13 +252,14 @@ def units_of(
     if y is not None:
       (mean,), (size,) = _mean_and_size(np.asarray(drawn.y)[..., None])
       label_mean, label_size = float(mean), float(size)
-  center, size = _of_columns(x)
+  center, size = mean_and_std(x)
   labels = as_it_is
   if y is not None:
-    (y_center,), (y_size,) = _of_columns(y[:, None])
-    factor = label_size / y_size if y_size > 0 else 0.0
-    back = y_size / label_size if label_size > 0 else 0.0
-    labels = Numbers(float(y_center), float(factor), label_mean, float(back))
+    y_center, y_size = map(float, mean_and_std(y))
+    varies = y_size > 0
+    labels = Numbers(
+      y_center, y_size if varies else 1.0, label_size if varies else 0.0, label_mean
+    )
   return Units(center, size, zeros, ones, labels)
 
 
@@ -234,28 +292,6 @@ def _mean_and_size(
   mean = means.mean(axis=0)
   mean = np.where(np.abs(mean) > 3 * error, mean, 0)
   return mean, np.sqrt(np.square(numbers - mean).mean(axis=(0, 1)))
-
-
-def _of_columns(
-  x: Float[np.ndarray, 'c d'],
-) -> tuple[Float[np.ndarray, ' d'], Float[np.ndarray, ' d']]:
-  """Returns the mean of each column and its standard deviation, without NaN.
-
-  Returns:
-    The means; and the standard deviations, 0 for columns that are constant up to
-    rounding.
-  """
-  has_any = ~np.isnan(x).all(axis=0)
-  known = np.where(has_any, x, 0)
-  with np.errstate(over='ignore', invalid='ignore'):
-    mean, std = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
-  if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-    # Sums or squares of very large numbers overflow, so the largest number is the unit.
-    largest = np.nanmax(np.abs(known), axis=0)
-    unit = np.where(largest > 0, largest, 1)
-    mean = unit * np.nanmean(known / unit, axis=0)
-    std = unit * np.nanstd(known / unit, axis=0)
-  return mean, np.where(varies(known, std), std, 0)
 
 
 def warn_if_far(

@@ -49,6 +49,8 @@ _NO_ARRAYS = (
 # An array of more than `_UNPACKED` bytes may be at most `_MOST_TIMES` the size of its
 # compressed file.
 _UNPACKED, _MOST_TIMES = 2**28, 100
+# Numbers that differ by no more than this share of the largest are equal.
+_ROUNDINGS = 4 * np.finfo(np.float64).eps
 _SCALES = 'nothing', 'features', 'features_and_labels'
 
 
@@ -154,6 +156,7 @@ class Arrays(BaseTask):
   # __post_init__ reads the rows of the arrays, as a `_Rows`.
   _rows: Any = None
   stationary = True
+  exchangeable = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -434,22 +437,30 @@ def _scale(array: np.ndarray, is_standardised: bool) -> tuple[np.ndarray, np.nda
 
   The standard deviation of a column that is constant up to rounding is taken as 1.
   """
-  mean, std = np.asarray(array.mean(axis=0)), np.asarray(array.std(axis=0))
+  mean, std = mean_and_std(array)
   if not is_standardised:
     return np.zeros_like(mean), np.ones_like(mean)
-  is_varying = varies(array, std)
-  return np.where(is_varying, mean, array[0]), np.where(is_varying, std, 1)
+  return np.where(std > 0, mean, array[0]), np.where(std > 0, std, 1)
 
 
-def varies(array: np.ndarray, std: np.ndarray) -> np.ndarray | np.bool_:
-  """Says which columns vary by more than their rounding errors.
+def mean_and_std(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the mean and the standard deviation of each column.
+
+  A column is constant, with the standard deviation 0, if its largest and its smallest
+  number differ by no more than four roundings of float64, which are 9e-16 of the
+  largest absolute value. The unit of the numbers does not matter: 1e-200 and 2e-200
+  differ.
 
   Args:
-    array: The columns; NaN does not count.
-    std: Their standard deviations.
-
-  Returns:
-    A truth value for each column, or one for an array of labels.
+    array: The columns, or an array of labels. NaN does not count; a column of nothing
+      else has the mean 0.
   """
-  # Rounding errors of the numbers and of their mean are of this size.
-  return std > len(array) * np.finfo(np.float64).eps * np.nanmax(np.abs(array), axis=0)
+  known = np.where(np.isnan(array).all(axis=0), 0, array)
+  # A power of two as the unit changes no digit, and lets no square overflow or vanish.
+  _, exponent = np.frexp(np.nanmax(np.abs(known), axis=0))
+  known = np.ldexp(known, -exponent)
+  spread = np.nanmax(known, axis=0) - np.nanmin(known, axis=0)
+  is_constant = spread <= _ROUNDINGS * np.nanmax(np.abs(known), axis=0)
+  mean, std = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
+  std = np.where(is_constant, 0, std)
+  return np.asarray(np.ldexp(mean, exponent)), np.asarray(np.ldexp(std, exponent))

@@ -79,6 +79,11 @@ class AssociativeRecall(BaseTask):
     return self.num_pairs is None
 
   @property
+  def exchangeable(self) -> bool:
+    """Whether each key is drawn from all keys."""
+    return self.num_pairs is None
+
+  @property
   def num_features(self) -> int:
     """Number of features of an example, d; here the number of keys."""
     return self.num_keys

@@ -179,6 +179,7 @@ class FunctionClass(BaseTask):
   """
 
   noise_std: float = 0.0
+  exchangeable = True
 
   def check(self) -> None:
     super().check()

@@ -103,6 +103,7 @@ class BooleanTask(SignsTask):
   """
 
   stationary = True
+  exchangeable = True
 
   forced_sign: ClassVar[int] = 0
 

@@ -59,6 +59,7 @@ class GaussianClusters(BaseTask):
   num_classes: int = struct.field(pytree_node=False, default=2)
   label_kind = 'classes'
   stationary = True
+  exchangeable = True
 
   @property
   def num_outputs(self) -> int:

@@ -117,6 +117,7 @@ class LabelledClusters(BaseTask):
   # __post_init__ reads the images of a data set, as an `Images`.
   _images: Any = None
   label_kind = 'classes'
+  exchangeable = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -326,7 +327,7 @@ class LabelledClusters(BaseTask):
     `bayes` is `weights` if `B = 0`, whatever their number.
     """
     if self.source == 'tfds':
-      return {'nearest_neighbours': NearestShares(1), 'zero': Zero()}
+      return {'nearest_neighbours': NearestShares(1, 0.0), 'zero': Zero()}
     # Bursts do not matter to this baseline. Without them, tasks that differ only in
     # them share it.
     plain: Any = dataclasses.replace(self, burstiness=0)  # pyright: ignore

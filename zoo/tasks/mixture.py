@@ -130,6 +130,11 @@ class Mixture(BaseTask):
     return all(task.stationary for task in self.tasks)
 
   @property
+  def exchangeable(self) -> bool:
+    """Whether all tasks are exchangeable."""
+    return all(task.exchangeable for task in self.tasks)
+
+  @property
   def num_features(self) -> int:
     """Number of features of an example, d."""
     return self.tasks[0].num_features

@@ -71,6 +71,7 @@ class OutlierRegression(BaseTask):
   context_length: int = struct.field(pytree_node=False, default=100)
   kind: str = struct.field(pytree_node=False, default='many')
   outlier_probability: Number = None
+  exchangeable = True
 
   def check(self) -> None:
     super().check()

@@ -97,6 +97,7 @@ class Tabular(BaseTask):
   kind: str = struct.field(pytree_node=False, default='both')
   share_missing: Number = 0.0
   stationary = True
+  exchangeable = True
   may_miss = True
 
   @property

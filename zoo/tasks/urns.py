@@ -71,6 +71,7 @@ class Urns(BaseTask):
   _urns: Matrix = None
   label_kind = 'classes'
   stationary = True
+  exchangeable = True
 
   def __post_init__(self):
     super().__post_init__()
