@@ -347,8 +347,8 @@ def test_intervals_contain_the_best_step_at_the_least_number_of_prompts():
   truth: Any = many.nearest_gd.unexplained
   hits = []
   for _ in range(400):
-    found, _ = sampled._fit(_ridge_in_numpy(rng, sampled.least_prompts(4)), task)
-    shares: Any = found.nearest_gd.unexplained, found.nearest_gd_beta.unexplained
+    found: Any = sampled._fit(_ridge_in_numpy(rng, sampled.least_prompts(4)), task)[0]
+    shares = found.nearest_gd.unexplained, found.nearest_gd_beta.unexplained
     hits.append([abs(share.mean - truth.mean) <= share.half for share in shares])
   # A step with a matrix leaves as much, as no direction differs from another.
   for coverage in np.mean(hits, axis=0):

@@ -345,7 +345,7 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves():
 def test_shares_on_the_same_prompts_are_compared_prompt_by_prompt():
   """Two shares with wide intervals may differ by the same amount on every prompt."""
   gaps = _candidates((0.2, 0.05), (0.2, 0.05), (0.3, 0.05)).gaps
-  shared = Candidates(gaps | {'bayes': gaps[GD] - 0.02}, np.ones(64), ['bayes'])
+  shared = Candidates({**gaps, 'bayes': gaps[GD] - 0.02}, np.ones(64), ['bayes'])
   nearest = name_nearest(shared)
   assert nearest.startswith(
     "The nearest algorithm is the task's bayes, which leaves 18"

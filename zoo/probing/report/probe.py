@@ -377,20 +377,17 @@ def _steps(
   algorithm: ImplicitAlgorithm,
 ) -> tuple[dict[str, Predictor], dict[str, float]]:
   """Returns the nearest steps of a learning rule, and the shares that they leave."""
-  if algorithm.nearest_gd.unexplained is None or takes_no_step(algorithm):
+  step, matrix = algorithm.nearest_gd, algorithm.nearest_gd_beta
+  if step.unexplained is None or matrix.unexplained is None:
     return {}, {}
-  steps: dict[str, Predictor] = {}
-  exact: dict[str, float] = {}
-  for name, nearest in (
-    (GD, algorithm.nearest_gd),
-    (GD_BETA, algorithm.nearest_gd_beta),
-  ):
-    matrix = nearest.step * np.eye(len(nearest.start))
-    if np.ndim(nearest.step):
-      matrix = nearest.step
-    steps[name] = estimators.gd_beta(nearest.start, matrix)
-    exact[name] = nearest.unexplained
-  return steps, exact
+  if takes_no_step(algorithm):
+    return {}, {}
+  eye = np.eye(len(step.start))
+  steps: dict[str, Predictor] = {
+    GD: estimators.gd_beta(step.start, step.step * eye),
+    GD_BETA: estimators.gd_beta(matrix.start, matrix.step),
+  }
+  return steps, {GD: step.unexplained, GD_BETA: matrix.unexplained}
 
 
 def _judge(
