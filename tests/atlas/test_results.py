@@ -147,9 +147,9 @@ def test_the_table_beside_softmax_names_what_differs():
 
 
 def test_an_interval_and_its_p_value_never_contradict_each_other():
-  """Three seeds that agree by chance, and an outlier on one of two scales."""
+  """Of three seeds that agree by chance, and of shares far apart on one scale."""
   zero = make_row('zero', [1.0], '', known=results.EXACT)
-  for losses in ([0.2, 0.21, 0.22], [0.3, 0.001, 0.5], [0.02, 0.4, 0.05]):
+  for losses in ([0.37, 0.38, 0.39], [0.1, 0.01, 0.2], [0.3, 0.001, 0.5]):
     rows = [make_row('softmax', [0.5, 0.6, 0.45]), make_row('gla', losses)]
     (gla,) = comparisons.differences([zero, *rows])  # one test, so without correction
     assert (gla.p_value < 0.05) == (gla.share.low * gla.share.high > 0)
