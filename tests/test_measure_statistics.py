@@ -32,7 +32,6 @@ from zoo.measure.statistics import (
   share_of_gap,
   t_test,
   welch_sum,
-  welch_test,
   wilson,
 )
 from zoo.probing.nearest_strategies.mixtures import _Samples, _stderrs
@@ -373,21 +372,6 @@ def test_errors_of_coefficients_are_those_of_scipy():
   np.testing.assert_allclose(fit.stderr, [wanted.stderr, wanted.intercept_stderr])
   assert least_squares(np.stack([x, 2 * x], axis=1), y) is None
   assert least_squares(np.eye(2), np.ones(2)) is None
-
-
-def test_a_test_of_two_groups_is_that_of_welch_where_their_spread_is_the_largest():
-  first, second = np.array([1.0, 3.0, 8.0]), np.array([0.0, 7.0, 9.0, 2.0])
-  quiet = np.array([1.0, 1.1, 1.05, 1.0])
-  wanted: Any = stats.ttest_ind(first, second, equal_var=False)
-  p_value = welch_test(first, second, [first, second, quiet])
-  assert p_value == pytest.approx(wanted.pvalue)
-  # A group that is close together by chance gets the mean variance of all.
-  least: Any = stats.ttest_ind(quiet, second, equal_var=False)
-  assert welch_test(quiet, second, [first, second, quiet]) > least.pvalue
-  assert math.isnan(welch_test(first, quiet[:1], [first, quiet]))
-  assert math.isnan(
-    welch_test(np.ones(3), 2 * np.ones(3), [np.ones(3), 2 * np.ones(3)])
-  )
 
 
 def test_what_was_not_tested_does_not_count():

@@ -262,7 +262,7 @@ _SLOW: dict[str, Callable[[Any, int], Any]] = {
     model, _TASK.baselines()['gd'], 'other prior', _SHIFTED, 64, seed
   ),
   'sampled_algorithm': lambda model, seed: zoo.probing.sampled_algorithm(
-    model, _TASK, 64, seed
+    model, _TASK, 2048, seed
   ),
   'algorithms': lambda model, seed: zoo.probing.algorithms(model, _TASK, 64, 2, seed),
   'Regressor': _cross_validation,

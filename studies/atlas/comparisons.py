@@ -1,8 +1,9 @@
 """Comparisons in an atlas: of models with softmax attention, and of guesses."""
 
 import math
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -14,14 +15,7 @@ from studies.atlas.results import (
   at_budget,
   scale_of,
 )
-from zoo.measure.statistics import (
-  Estimate,
-  Interval,
-  estimate,
-  holm,
-  t_test,
-  welch_test,
-)
+from zoo.measure.statistics import Estimate, Interval, estimate, holm, t_test
 
 REFERENCE = 'softmax'  # the model with which others are compared
 # These models have linear attention only, and cannot add an offset to a prediction.
@@ -34,15 +28,16 @@ class Difference(NamedTuple):
   Attributes:
     row: The row of the model.
     reference: The row of softmax attention.
-    gap: The mean log share of the model minus that of softmax attention. Shares are
-      given by `LossScale.share`.
-    p_value: The p value of Welch's t-test of `gap`, corrected by Holm's method over all
-      models and tasks. NaN if it cannot be tested.
+    share: The mean share of the model minus that of softmax attention, with its 95 %
+      interval by Welch's t-test, which is not corrected for the number of comparisons.
+      Shares are given by `LossScale.share`. The ends are NaN if it cannot be tested.
+    p_value: The p value of the same test, corrected by Holm's method over all models
+      and tasks. NaN if it cannot be tested.
   """
 
   row: AtlasRow
   reference: AtlasRow
-  gap: float
+  share: Interval
   p_value: float
 
   @property
@@ -52,16 +47,16 @@ class Difference(NamedTuple):
       return ''
     if self.p_value >= 0.05:
       return 'not seen to differ'
-    return 'lower' if self.gap < 0 else 'higher'
+    return 'lower' if self.share.mean < 0 else 'higher'
 
 
 def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
   """Compares each trained model with softmax attention on the same prompts.
 
-  The comparison is by log((loss − Bayes loss) / (loss without examples − Bayes loss)),
-  after the largest budget with which every trained cell has a row. Shares below
-  `LEAST_SHARE` count as `LEAST_SHARE`. Models that take an initial guess are compared
-  with the guess 0. Rows with a loss that is infinite or NaN are left out.
+  The comparison is by (loss − Bayes loss) / (loss without examples − Bayes loss), after
+  the largest budget with which every trained cell has a row. Shares below `LEAST_SHARE`
+  count as `LEAST_SHARE`. Models that take an initial guess are compared with the guess
+  0. Rows with a loss that is infinite or NaN are left out.
 
   Returns:
     A difference for each model, task and context length.
@@ -71,54 +66,39 @@ def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
     for row in at_budget(rows)
     if row.known == TRAINED and row.guess in ('', 'zero') and _is_finite(row)
   ]
-  # The log shares of the seeds, by prompts and by model.
-  logs: dict[tuple[str, int], dict[str, np.ndarray]] = {}
-  for row in shown:
-    share = scale_of(rows, row.prompts).share
-    shares = [max(share(loss), LEAST_SHARE) for loss in row.losses]
-    logs.setdefault(row.prompts, {})[row.model] = np.log(shares)
   references = {row.prompts: row for row in shown if row.model == REFERENCE}
   pairs = [
     (row, references[row.prompts])
     for row in shown
     if row.model != REFERENCE and row.prompts in references
   ]
-  of_pairs = [(logs[row.prompts], row.model) for row, _ in pairs]
-  p_values = holm(
-    [welch_test(log[model], log[REFERENCE], [*log.values()]) for log, model in of_pairs]
-  )
+  tests = [_welch(_shares(rows, row), _shares(rows, other)) for row, other in pairs]
+  p_values = holm([p_value for _, p_value in tests])
   return [
-    Difference(*pair, float(log[model].mean() - log[REFERENCE].mean()), p_value)
-    for pair, (log, model), p_value in zip(pairs, of_pairs, p_values, strict=True)
+    Difference(*pair, share, p_value)
+    for pair, (share, _), p_value in zip(pairs, tests, p_values, strict=True)
   ]
 
 
-def share_difference(rows: Sequence[AtlasRow], difference: Difference) -> Interval:
-  """Returns the share of a model minus that of softmax attention, with its interval.
+def _shares(rows: Sequence[AtlasRow], row: AtlasRow) -> list[float]:
+  """Returns what each seed of a row has not learned."""
+  share = scale_of(rows, row.prompts).share
+  return [max(share(loss), LEAST_SHARE) for loss in row.losses]
 
-  This is the plain interval of Welch's t-test of the two mean shares. In contrast to
-  `Difference.p_value` it has the variances of the two models themselves, and it is not
-  corrected for the number of comparisons.
 
-  Args:
-    rows: The rows of the atlas.
-    difference: The two rows that are compared, from `differences`.
-
-  Returns:
-    The difference of the means with its 95 % interval, whose ends are NaN if one of the
-    models has a single seed.
-  """
-  share = scale_of(rows, difference.row.prompts).share
-  own, reference = (
-    [share(loss) for loss in row.losses]
-    for row in (difference.row, difference.reference)
-  )
-  mean = float(np.mean(own) - np.mean(reference))
-  if min(len(own), len(reference)) < 2:
-    return Interval(mean, math.nan, math.nan)
-  test = stats.ttest_ind(own, reference, equal_var=False)
+def _welch(first: list[float], second: list[float]) -> tuple[Interval, float]:
+  """Returns the difference of two means with its interval, and the p value."""
+  mean, counts = float(np.mean(first) - np.mean(second)), (len(first), len(second))
+  if np.ptp(first) == np.ptp(second) == mean == 0 and min(counts) > 1:
+    return Interval(0.0, 0.0, 0.0), 1.0
+  if np.ptp(first) == np.ptp(second) == 0 or min(counts) < 2:
+    return Interval(mean, math.nan, math.nan), math.nan  # The variance is not known.
+  with warnings.catch_warnings():
+    # SciPy warns of equal samples, such as shares that all count as `LEAST_SHARE`.
+    warnings.simplefilter('ignore', RuntimeWarning)
+    test: Any = stats.ttest_ind(first, second, equal_var=False)
   low, high = test.confidence_interval(0.95)
-  return Interval(mean, float(low), float(high))
+  return Interval(mean, float(low), float(high)), float(test.pvalue)
 
 
 def _is_finite(row: AtlasRow) -> bool:

@@ -4,7 +4,7 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-from studies.atlas.comparisons import Difference, differences, share_difference
+from studies.atlas.comparisons import Difference, differences
 from studies.atlas.measure import FEWER_PROMPTS, NUM_PROMPTS
 from studies.atlas.pictures import draw
 from studies.atlas.results import (
@@ -80,11 +80,10 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
     'prompts of its own. Whether a model differs from softmax attention is decided by '
-    'Welch’s t-test of the logarithms of shares. In this test the variance over seeds '
-    'is at least the mean variance of the task, and Holm’s method corrects for all '
-    'models and tasks. The differences of shares themselves have plain Welch intervals '
-    'without a correction. Effects of guesses are paired by seed, and Holm’s method '
-    'corrects their p values. '
+    'Welch’s t-test of shares, where Holm’s method corrects for all models and tasks. '
+    'The differences of shares have the intervals of the same test, without a '
+    'correction. Effects of guesses are paired by seed, and Holm’s method corrects '
+    'their p values. '
     f'The command: {command}'
   )
   cells = reports.Section(
@@ -172,8 +171,9 @@ def shares_beside_softmax(rows: Sequence[AtlasRow], task: str) -> Table:
   """Returns a table of the shares of all trained models on one task, lowest first.
 
   Each model has its mean share ± half of its 95 % t interval over seeds, the difference
-  from softmax attention with a 95 % interval that is not corrected (see
-  `share_difference`), and the verdict after Holm's correction (`Difference.word`).
+  from softmax attention with a 95 % interval that is not corrected
+  (`Difference.share`), and the verdict of the same test after Holm's correction
+  (`Difference.word`).
 
   Args:
     rows: The rows of the atlas.
@@ -201,7 +201,7 @@ def shares_beside_softmax(rows: Sequence[AtlasRow], task: str) -> Table:
 
 def _beside(rows: Sequence[AtlasRow], difference: Difference) -> list[str]:
   """Returns the share of a model, its difference from softmax, and the verdict."""
-  found = share_difference(rows, difference)
+  found = difference.share
   gap = f'{found.mean:+.3f}'
   if not math.isnan(found.low):
     gap += f' ({found.low:+.3f} to {found.high:+.3f})'

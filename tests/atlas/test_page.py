@@ -215,7 +215,7 @@ def test_the_table_of_linear_regression_is_that_of_the_kept_rows():
   found = comparisons.differences(rows)
   assert f'for all {len(found)} comparisons' in ' '.join(page.split())
   linear = [one for one in found if one.row.task == 'linear']
-  intervals = [comparisons.share_difference(rows, one) for one in linear]
+  intervals = [one.share for one in linear]
   apart = [
     one.row.model
     for one, found in zip(linear, intervals, strict=True)

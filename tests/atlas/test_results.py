@@ -122,11 +122,12 @@ def test_models_are_compared_with_softmax_attention():
   found = comparisons.differences(rows)
   words = {one.row.model: one.word for one in found}
   assert words == {'gla': 'lower', 'delta': 'not seen to differ', 'ttt': 'higher'}
-  # Both vary more than the mean of the task.
-  logs = np.log(rows[3].losses), np.log(rows[2].losses)
-  smallest: Any = stats.ttest_ind(*logs, equal_var=False)
-  least = min(one.p_value for one in found)
-  assert least == pytest.approx(3 * smallest.pvalue)
+  shares = np.divide(rows[4].losses, 9), np.divide(rows[2].losses, 9)
+  largest: Any = stats.ttest_ind(*shares, equal_var=False)
+  (delta,) = [one for one in found if one.row.model == 'delta']
+  assert delta.p_value == pytest.approx(largest.pvalue)
+  ends = delta.share.low, delta.share.high
+  assert ends == pytest.approx(tuple(largest.confidence_interval()))
 
 
 def test_the_table_beside_softmax_names_what_differs():
@@ -146,27 +147,13 @@ def test_the_table_beside_softmax_names_what_differs():
   )
 
 
-def test_no_model_is_taken_to_vary_less_than_the_mean_of_its_task():
-  logs = {
-    'softmax': [0.0, 0.1, 0.2],  # varies less than the mean
-    'gla': [1.0, 1.01, 1.02],  # likewise
-    'ttt': [-1.0, 1.0, 2.0],  # varies more
-  }
-  zero = make_row('zero', [10.0], '', known=results.SAMPLED)
-  rows = [make_row(model, np.exp(of).tolist()) for model, of in logs.items()]
-  variance = sum(float(np.var(of, ddof=1)) for of in logs.values()) / 3
-  gla, ttt = comparisons.differences([zero, *rows])
-  # Moments of 4 and 4 make Student's test of the 6 degrees of all rows.
-  moments = variance**0.5, 4
-  t = stats.ttest_ind_from_stats(1.01, *moments, 0.1, *moments).statistic
-  assert gla.gap == pytest.approx(0.91)
-  assert gla.p_value == pytest.approx(2 * 2 * stats.t.sf(t * (3 / 4) ** 0.5, 6))
-  # Moments of 3 with 2 degrees, and of 7 with 6, are Welch's.
-  wide = np.std(logs['ttt'], ddof=1)
-  welch = stats.ttest_ind_from_stats(
-    np.mean(logs['ttt']), wide, 3, 0.1, (variance * 7 / 3) ** 0.5, 7, equal_var=False
-  )
-  assert ttt.p_value == pytest.approx(welch.pvalue)
+def test_an_interval_and_its_p_value_never_contradict_each_other():
+  """Of three seeds that agree by chance, and of shares far apart on one scale."""
+  zero = make_row('zero', [1.0], '', known=results.EXACT)
+  for losses in ([0.37, 0.38, 0.39], [0.1, 0.01, 0.2], [0.3, 0.001, 0.5]):
+    rows = [make_row('softmax', [0.5, 0.6, 0.45]), make_row('gla', losses)]
+    (gla,) = comparisons.differences([zero, *rows])  # one test, so without correction
+    assert (gla.p_value < 0.05) == (gla.share.low * gla.share.high > 0)
 
 
 def test_what_is_as_good_as_learned_does_not_differ():
@@ -177,7 +164,7 @@ def test_what_is_as_good_as_learned_does_not_differ():
     make_row('ttt', [0.9, 0.8, 0.9]),
   ]
   gla, ttt = comparisons.differences([zero, *rows])
-  assert (gla.gap, gla.p_value) == (0.0, 1.0)
+  assert (gla.share.mean, gla.p_value) == (0.0, 1.0)
   assert ttt.word == 'higher'
 
 
@@ -319,11 +306,11 @@ def test_shares_beside_softmax_have_plain_welch_intervals():
   welch: Any = stats.ttest_ind(
     np.divide(gla.row.losses, 9), np.divide(gla.reference.losses, 9), equal_var=False
   )
-  found = comparisons.share_difference(rows, gla)
+  found = gla.share
   assert found.mean == pytest.approx(-0.7 / 9)
   assert (found.low, found.high) == pytest.approx(tuple(welch.confidence_interval()))
   # A single seed has no interval, and cannot be tested.
-  found = comparisons.share_difference(rows, ttt)
+  found = ttt.share
   assert (found.mean, math.isnan(found.low), math.isnan(found.high)) == (
     pytest.approx(0.39, abs=0.002),
     True,

@@ -126,7 +126,7 @@ class Case:
 
 
 def _sampled(model, task, seed):
-  found = probing.sampled_algorithm(model, task, 1024, seed)
+  found = probing.sampled_algorithm(model, task, 2048, seed)
   return {
     'step': found.nearest_gd.unexplained,
     'matrix': found.nearest_gd_beta.unexplained,

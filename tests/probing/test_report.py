@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 from flax import nnx
 
 import zoo
@@ -23,6 +24,8 @@ from zoo.probing import (
   sampled_algorithm,
   summary,
 )
+from zoo.probing.nearest_algorithms.candidates import Candidates
+from zoo.probing.nearest_algorithms.sampled import GD, GD_BETA
 from zoo.probing.report.pictures import (
   page,
   pictures,
@@ -74,19 +77,23 @@ def test_a_gd_transformer_is_gradient_descent(monkeypatch):
 def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   task = general()
   matrix = implicit_algorithm(zoo.estimators.gd_beta(task), task)
-  is_descent, verdict = judge(matrix, task)
+  is_descent, verdict = judge(matrix, task, None)
   assert not is_descent
   assert verdict.startswith('No: the nearest step')
-  nearest = name_nearest(matrix, None, {})
-  assert nearest.startswith('The nearest algorithm is one step with a matrix (GD-β), ')
+  report = probe(zoo.estimators.gd_beta(task), task, only=['algorithm'], **FEW)
+  assert report.nearest.startswith(
+    'The nearest algorithm is one step with a matrix (GD-β), '
+  )
+  assert report.verdict == verdict
   task = isotropic(3, 4, prior_mean=2.0)
   fixed = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
-  is_descent, verdict = judge(implicit_algorithm(fixed, task), task)
+  is_descent, verdict = judge(implicit_algorithm(fixed, task), task, None)
   assert not is_descent
   assert verdict.startswith('No: the nearest step')
   blind = implicit_algorithm(zoo.estimators.prior_mean(task), task)
-  assert judge(blind, task) == (False, 'No: it ignores its context.')
-  assert name_nearest(blind, None, {}) == ''
+  assert judge(blind, task, None) == (False, 'No: it ignores its context.')
+  report = probe(zoo.estimators.prior_mean(task), task, only=['algorithm'], **FEW)
+  assert report.nearest == ''
 
 
 def test_a_step_without_labels_is_no_step_of_gradient_descent():
@@ -102,8 +109,7 @@ def test_a_step_without_labels_is_no_step_of_gradient_descent():
   assert algorithm.nearest_gd.unexplained is not None
   assert algorithm.nearest_gd.unexplained < UNEXPLAINED
   said = 'No: its step matrix is 0, so no step follows the labels.'
-  assert judge(algorithm, task) == (False, said)
-  assert name_nearest(algorithm, None, {}) == ''
+  assert judge(algorithm, task, None) == (False, said)
 
 
 def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
@@ -116,18 +122,18 @@ def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
   assert algorithm.nearest_gd.unexplained < UNEXPLAINED
   # The labels move the predictions by −1 times what the step says: (1 + 1)² = 4.
   assert algorithm.nearest_gd.unexplained_of_labels == pytest.approx(4, rel=0.01)
-  is_descent, verdict = judge(algorithm, task)
+  is_descent, verdict = judge(algorithm, task, None)
   assert not is_descent
   assert verdict.endswith(', but 400 % of what the labels change.')
   sampled: Any = sampled_algorithm(rule, task, 2048)
   assert sampled.nearest_gd.unexplained.mean < UNEXPLAINED
   of_labels = sampled.nearest_gd.unexplained_of_labels
   assert abs(of_labels.mean - 4) < 0.1
-  is_descent, verdict = judge_by_samples(sampled)
+  is_descent, verdict = judge_by_samples(sampled, None)
   assert verdict.startswith('No: ')
   assert not is_descent
   # A step that follows the labels explains them.
-  honest: Any = sampled_algorithm(step(start, 0.5), task, 512)
+  honest: Any = sampled_algorithm(step(start, 0.5), task, 2048)
   assert honest.nearest_gd.unexplained_of_labels.mean < 1e-8
 
 
@@ -139,7 +145,7 @@ def test_predictions_that_are_not_finite_are_refused():
     return step(prompt).at[-1].set(np.nan)
 
   with refuses('predicts numbers that are not finite'):
-    sampled_algorithm(broken, task, 128)
+    sampled_algorithm(broken, task, 2048)
 
 
 @pytest.mark.slow
@@ -256,7 +262,7 @@ def test_on_a_task_without_baselines_a_model_is_compared_with_0(monkeypatch):
 
 @pytest.fixture(scope='module')
 def algorithm():
-  return sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 512)
+  return sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 2048)
 
 
 def test_a_share_that_its_error_does_not_resolve_is_undecided(algorithm):
@@ -267,7 +273,7 @@ def test_a_share_that_its_error_does_not_resolve_is_undecided(algorithm):
       unexplained=Estimate(mean, error),
       unexplained_of_labels=Estimate(*of_labels),
     )
-    return judge_by_samples(dataclasses.replace(algorithm, nearest_gd=nearest))
+    return judge_by_samples(dataclasses.replace(algorithm, nearest_gd=nearest), None)
 
   for mean, error, start in (
     (0.008, 0.0009, 'Yes: '),
@@ -289,22 +295,24 @@ def test_a_share_that_its_error_does_not_resolve_is_undecided(algorithm):
     assert 'of what the labels change' in verdict
 
 
-def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
-  def fitted(step, matrix, ridge):
-    shares = {'nearest_gd': step, 'nearest_gd_beta': matrix, 'nearest_ridge': ridge}
-    return dataclasses.replace(
-      algorithm,
-      **{
-        name: dataclasses.replace(
-          getattr(algorithm, name), unexplained=Estimate(*share)
-        )
-        for name, share in shares.items()
-      },
-    )
+_RIDGE = 'ridge regression with λ = 0.5'
 
-  def said(step, matrix, ridge, **baselines):
-    shares = {name: Estimate(*share) for name, share in baselines.items()}
-    return name_nearest(None, fitted(step, matrix, ridge), shares)
+
+def _candidates(step, matrix, ridge, **baselines):
+  """Candidates with given shares and errors; the errors of any two are uncorrelated."""
+  shares = {GD: step, GD_BETA: matrix, _RIDGE: ridge, **baselines}
+  # The rows of a Hadamard matrix but the first have the mean 0 and are orthogonal.
+  patterns = scipy.linalg.hadamard(64)[1:]
+  gaps = {
+    name: mean + stderr * 63**0.5 * pattern
+    for (name, (mean, stderr)), pattern in zip(shares.items(), patterns, strict=False)
+  }
+  return Candidates(gaps, np.ones(64), [*baselines])
+
+
+def test_the_nearest_algorithm_is_named_with_what_it_leaves():
+  def said(*fitted, **baselines):
+    return name_nearest(_candidates(*fitted, **baselines))
 
   start = 'The nearest algorithm is '
   assert said((0.236, 0.007), (0.236, 0.007), (0.012, 0.0009)) == (
@@ -314,9 +322,9 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
   # A matrix step must be nearer than its special case by more than the errors, and
   # counts only where that is not gradient descent already.
   for step, matrix, name in (
-    ((0.2, 0.01), (0.19, 0.01), 'one step of gradient descent'),
-    ((0.2, 0.01), (0.1, 0.01), 'one step with a matrix (GD-β)'),
-    ((0.009, 0.0001), (0.001, 0.0001), 'one step of gradient descent'),
+    ((0.2, 0.01), (0.19, 0.01), GD),
+    ((0.2, 0.01), (0.1, 0.01), GD_BETA),
+    ((0.009, 0.0001), (0.001, 0.0001), GD),
   ):
     assert said(step, matrix, (0.3, 0.01)).startswith(f'{start}{name}, which leaves')
   step = (0.2, 0.01), (0.2, 0.01), (0.3, 0.01)
@@ -326,16 +334,44 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
   tied = said(*step, averaging=(0.19, 0.01), gd=(0.21, 0.01))
   assert tied.startswith(f'{start}one step of gradient descent')
   assert tied.endswith("not told apart from it: the task's averaging, gd.")
-  # Independent errors would have the standard error 0.014 of the difference, which
-  # would tell the two apart. Errors of opposite signs have 0.02.
-  opposite = said(*step, averaging=(0.1, 0.01), bayes=(0.14, 0.01))
-  assert opposite.endswith("not told apart from it: the task's bayes.")
   both = said((0.2, 0.01), (0.2, 0.01), (0.21, 0.01))
   assert both.endswith('not told apart from it: ridge regression with λ = 0.5.')
   far = said((0.8, 0.01), (0.8, 0.01), (0.9, 0.01))
   assert far.startswith(
     'No algorithm explains half of the effect: the nearest, one step'
   )
+
+
+def test_shares_on_the_same_prompts_are_compared_prompt_by_prompt():
+  """Two shares with wide intervals may differ by the same amount on every prompt."""
+  gaps = _candidates((0.2, 0.05), (0.2, 0.05), (0.3, 0.05)).gaps
+  shared = Candidates({**gaps, 'bayes': gaps[GD] - 0.02}, np.ones(64), ['bayes'])
+  nearest = name_nearest(shared)
+  assert nearest.startswith(
+    "The nearest algorithm is the task's bayes, which leaves 18"
+  )
+  assert GD not in nearest
+
+
+def test_a_step_to_which_another_algorithm_is_nearer_is_no_step(algorithm):
+  step = dataclasses.replace(
+    algorithm.nearest_gd,
+    unexplained=Estimate(0.005, 0.001),
+    unexplained_of_labels=Estimate(0.005, 0.001),
+  )
+  algorithm = dataclasses.replace(algorithm, nearest_gd=step)
+  for baselines, wanted in (
+    ({'bayes': (0.001, 0.0005)}, False),
+    ({'bayes': (0.004, 0.0005)}, True),
+    # By Holm over ten, a gap of 2.5 standard errors is chance.
+    ({f'of_{i}': (0.0025 + 0.1 * (i > 0), 1e-9) for i in range(9)}, True),
+    # The task's step is a step itself, and a fitted matrix contains it.
+    ({'gd': (0.0, 1e-9)}, True),
+  ):
+    candidates = _candidates((0.005, 0.001), (0.0, 1e-9), (0.1, 0.001), **baselines)
+    is_descent, verdict = judge_by_samples(algorithm, candidates)
+    assert is_descent is wanted
+    assert ("; nearer is the task's bayes (0.1 %" in verdict) is not wanted
 
 
 def test_a_guess_that_is_asked_for_is_measured_beside_a_closed_form():

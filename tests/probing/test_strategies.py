@@ -26,6 +26,7 @@ from zoo.probing.nearest_strategies.mixtures import (
 )
 from zoo.probing.nearest_strategies.simplex import (
   distances,
+  likelihood_stderrs,
   nearest,
   nearest_by_likelihood,
   softmax,
@@ -276,6 +277,32 @@ def test_prior_and_power_of_a_known_posterior_return(squares):
   assert power == pytest.approx(0.8, abs=1e-3)
 
 
+@pytest.mark.parametrize('squares', [True, False])
+def test_errors_of_prior_and_power_are_their_spread(squares):
+  """Predictions are a posterior with errors that no prior and no power explains."""
+  random = np.random.default_rng(2)
+  prior, power, count = np.array([0.7, 0.3]), 0.8, 64
+  scaled = []
+  for _ in range(100):
+    others = softmax(random.normal(size=(3, 2, count, 3))).transpose(1, 2, 3, 0)
+    scores = -3 * random.exponential(size=(2, count, 3))
+    weights = softmax(np.log(prior)[:, None, None] + power * scores)
+    own = np.einsum('mpt,mptk->ptk', weights, others)
+    # A mean of labels that are drawn from the posterior is the posterior on average.
+    own = random.multinomial(16, own) / 16
+    if not squares:
+      own = (own + 1e-9) / (own + 1e-9).sum(axis=-1, keepdims=True)
+    fitted = nearest_by_likelihood(own, others, scores, squares)
+    errors, of_power = likelihood_stderrs(*fitted, own, others, scores, squares)
+    assert errors[0] == pytest.approx(errors[1])
+    of_prior = (fitted[0][0] - prior[0]) / errors[0]
+    scaled.append([of_prior, (fitted[1] - power) / of_power])
+  # Of 100 intervals, 88 to 100 contain the truth with a probability of 99.9 %.
+  assert np.mean(np.abs(scaled) < 1.96, axis=0).min() >= 0.88
+  # The spread of 100 is known to 7 %; three such errors are allowed.
+  np.testing.assert_allclose(np.std(scaled, axis=0), 1, atol=0.21)
+
+
 class Posterior(Mixed):
   """Weighs classes by Bayes' rule, with a known prior."""
 
@@ -299,6 +326,8 @@ def test_weights_by_likelihood_explain_bayes_rule():
   assert by_prompt is not None
   assert by_prompt.prior == pytest.approx({'bigram': 0.4, 'unigram': 0.6}, abs=1e-3)
   assert by_prompt.power == pytest.approx(1, abs=1e-3)
+  assert 0 < by_prompt.power_stderr < 1e-3
+  assert max(by_prompt.stderrs.values()) < 1e-3
   assert by_prompt.unexplained is not None
   assert result.unexplained is not None
   assert by_prompt.unexplained.mean < 1e-6 < result.unexplained.mean

@@ -621,46 +621,6 @@ def t_test(values: ArrayLike | Sequence[float]) -> float:
   return _two_sided(estimate(values))
 
 
-def welch_test(
-  first: Float[np.ndarray, ' n'],
-  second: Float[np.ndarray, ' m'],
-  groups: Sequence[np.ndarray],
-) -> float:
-  """Returns the two-sided p value of the test that two groups of seeds have one mean.
-
-  This is Welch's t test with one change: no variance over seeds is taken to be less
-  than the mean variance of all groups, since three seeds may be close together by
-  chance.
-
-  Args:
-    first: The values of one group `[n]`.
-    second: The values of the other group `[m]`.
-    groups: All groups from which the mean variance is taken, including these two.
-
-  Returns:
-    The p value. NaN if one of the two groups has a single value, or if no group has a
-    variance.
-  """
-  if min(len(first), len(second)) < 2:
-    return math.nan
-  several = [group for group in groups if len(group) > 1]
-  num_free = sum(map(len, several)) - len(several)
-  squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
-  mean_variance = squares / num_free
-  if not mean_variance:
-    return math.nan
-  parts = []  # Each part of the variance of the gap has its degrees of freedom.
-  of_mean = 0.0  # Groups that take the mean variance are one part together.
-  for group in first, second:
-    if (variance := float(group.var(ddof=1))) > mean_variance:
-      parts.append((variance / len(group), len(group) - 1))
-    else:
-      of_mean += mean_variance / len(group)
-  parts.append((of_mean, num_free))
-  gap = float(first.mean() - second.mean())
-  return _two_sided(welch_sum(gap, parts))
-
-
 def welch_sum(mean: float, parts: Sequence[tuple[float, int]]) -> Estimate:
   """Returns an estimate whose variance has parts with few degrees of freedom.
 

@@ -212,7 +212,7 @@ def check_instrument(
     >>> import math
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> def share(model, task, seed):
-    ...   found = zoo.probing.sampled_algorithm(model, task, 256, seed)
+    ...   found = zoo.probing.sampled_algorithm(model, task, 2048, seed)
     ...   return found.nearest_gd.unexplained
     >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
     >>> planted = {'a step of gradient descent': zoo.probing.Planted(step, 0.0)}

@@ -37,8 +37,8 @@ from zoo.probing.inside.lens import (
   fitted_predictions,
   read_layers,
 )
+from zoo.probing.nearest_algorithms.candidates import check_numbers
 from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
-from zoo.probing.nearest_algorithms.sampled import check_numbers
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # The size of each step is fitted, to at least this many prompts.

@@ -13,22 +13,18 @@ that the best w_0 is a linear least-squares problem.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from jaxtyping import Array, Float
 
 from zoo.core.draws import REDRAW_STREAM, stream_of
-from zoo.core.errors import UserError, check_count, in_one_line
+from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.estimators.baselines import Baseline, distinct
-from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate, plus_minus
 from zoo.probing.context import (
@@ -38,21 +34,32 @@ from zoo.probing.context import (
   share_of_effect,
   with_others,
 )
+from zoo.probing.nearest_algorithms.candidates import Candidates, check_numbers
 from zoo.probing.nearest_algorithms.guesses import distance_to_mean
-from zoo.tasks.base import is_squared
 from zoo.theory.search import lowest_point
 
 # If the slope of the predictions in w_0 is below this share of the length of the query,
 # float32 predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-_NUM_SLOW_PROMPTS = 512  # This is the number of prompts of a slow baseline.
+# Squared differences have heavy tails, so that 95 % intervals of fewer prompts are too
+# narrow.
+_LEAST_PROMPTS = 2048
+# An algorithm is fitted to at least this many prompts for each of its numbers. With
+# fewer the error of the fit matters beside the interval.
+_PER_ENTRY = 32
+# The candidates of a verdict have these names.
+GD = 'one step of gradient descent'
+GD_BETA = 'one step with a matrix (GD-β)'
 
 
 @dataclasses.dataclass(frozen=True)
 class Nearest:
-  """An algorithm fitted to half of the prompts, and measured on the other half.
+  """An algorithm fitted to half of the prompts, and measured on all of them.
 
-  `sampled_algorithm` returns it, as the fields of a `SampledAlgorithm`.
+  `sampled_algorithm` returns it, as the fields of a `SampledAlgorithm`. On the half of
+  the fit the algorithm is nearer than the best one of its family, and on the other half
+  it is farther, to the first order by the same amount. So the mean over all prompts
+  says how near the best one is.
 
   Attributes:
     parameter: The step size η, the matrix Γ, or the penalty λ. A λ is searched from
@@ -89,14 +96,14 @@ class SampledAlgorithm:
   `sampled_algorithm` returns it. It prints as a table.
 
   Attributes:
-    num_prompts: The number of prompts, half of which are for the fits and the other
-      half for the measurements.
-    risk: The loss of the predictor, on the prompts for the measurements.
+    num_prompts: The number of prompts, half of which are for the fits.
+    risk: The loss of the predictor.
     ignores_labels: Whether the predictions depend on the context, and yet are the same
       with labels of other prompts. No algorithm that learns from labels then explains
       the predictor.
     nearest_gd: One step of gradient descent of size η.
-    nearest_gd_beta: One step with the matrix Γ in place of η.
+    nearest_gd_beta: One step with the matrix Γ in place of η. None if there are fewer
+      than 32 (d² + d) prompts for d features.
     nearest_ridge: Ridge regression with the penalty λ.
   """
 
@@ -104,7 +111,7 @@ class SampledAlgorithm:
   risk: Estimate
   ignores_labels: bool
   nearest_gd: Nearest
-  nearest_gd_beta: Nearest
+  nearest_gd_beta: Nearest | None
   nearest_ridge: Nearest
 
   def __str__(self) -> str:
@@ -115,6 +122,7 @@ class SampledAlgorithm:
         ('gd_beta', 'Γ', self.nearest_gd_beta),
         ('ridge', f'λ = {self.nearest_ridge.parameter:.4g}', self.nearest_ridge),
       )
+      if nearest is not None
     ]
     rows.append(['this predictor', '', '', plus_minus(self.risk)])
     return format_table(rows, ('nearest', 'fitted', 'unexplained', 'loss'))
@@ -138,6 +146,25 @@ class _Samples(NamedTuple):
   labels: Float[np.ndarray, 'p d']
 
 
+class _Drawn(NamedTuple):
+  """What is measured of a predictor on sampled prompts.
+
+  Attributes:
+    samples: The prompts, with predictions.
+    relabelled: The same prompts with labels of other functions. None for a task that
+      does not draw them.
+    effect: The effect of the context of each prompt.
+    ignores_labels: Whether the predictions do not depend on labels.
+    ignores_context: Whether they do not depend on the context, up to rounding.
+  """
+
+  samples: _Samples
+  relabelled: _Samples | None
+  effect: Float[np.ndarray, ' p']
+  ignores_labels: bool
+  ignores_context: bool
+
+
 # A family takes a parameter, and returns the predictions for w_0 = 0, and the
 # derivatives of the predictions in w_0.
 _Family = Callable[[float], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]]
@@ -156,7 +183,7 @@ def sampled_algorithm(
   model that has a learning rule, `implicit_algorithm` gives closed forms.
 
   - Quantity: `unexplained`, E (f − g)² / E Var(f | x_q) for predictions f and those g
-    of the nearest algorithm of a family, over prompts that it was not fitted to.
+    of the nearest algorithm of a family, over prompts half of which it was fitted to.
   - Null: None for a model that ignores its context, or the labels of its context. Any
     other model has a number, also a model that runs no such algorithm. With a share
     above 1, the algorithm is farther from the model than the best function of the query
@@ -167,8 +194,9 @@ def sampled_algorithm(
   Args:
     subject: A model or any other function of prompts.
     task: A task whose labels are numbers, with the squared error.
-    num_prompts: The number of prompts, at least 4 (d² + d) for d features. Half of them
-      are for the fits.
+    num_prompts: The number of prompts, at least 2048 and at least 32 (d + 1) for d
+      features. Half of them are for the fits. A step with a matrix is fitted to 32 (d²
+      + d) prompts or more.
     seed: The seed of the prompts.
 
   Returns:
@@ -182,7 +210,7 @@ def sampled_algorithm(
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
-    >>> found = zoo.probing.sampled_algorithm(step, task, num_prompts=256)
+    >>> found = zoo.probing.sampled_algorithm(step, task, num_prompts=2048)
     >>> print(found)
     nearest            fitted    unexplained           loss
     gd                η = 0.5  0.000 ± 0.000  0.897 ± 0.369
@@ -190,10 +218,54 @@ def sampled_algorithm(
     ridge           λ = 3.147  0.166 ± 0.100  0.730 ± 0.331
     this predictor                            0.897 ± 0.369
   """
+  return fit_algorithms(subject, task, num_prompts, seed)[0]
+
+
+def fit_algorithms(
+  subject: Predictor, task: Task, num_prompts: int, seed: int
+) -> tuple[SampledAlgorithm, Candidates]:
+  """Returns what `sampled_algorithm` does, and the algorithms as candidates."""
   require_task(task)
   check_numbers(task)
-  d = task.num_features
-  num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
+  least = least_prompts(task.num_features)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=least)
+  return _fit(_draw(subject, task, num_prompts, seed), task)
+
+
+def _fit(drawn: _Drawn, task: Task) -> tuple[SampledAlgorithm, Candidates]:
+  """Fits the algorithms to half of the prompts, and measures them on all."""
+  samples, c = drawn.samples, task.context_length
+  num_prompts = len(samples.prediction)
+  fitted = jax.tree.map(lambda array: array[num_prompts // 2 :], samples)
+  step, of_step = _nearest_step(fitted)
+  penalty, of_ridge = _nearest_penalty(fitted, c)
+  gd, gd_gap = _measure(
+    drawn, task, step, of_step, lambda samples: _steps(samples)(step)
+  )
+  ridge, ridge_gap = _measure(
+    drawn, task, penalty, of_ridge, lambda samples: _ridges(samples, c)(penalty)
+  )
+  gaps = {GD: gd_gap, f'ridge regression with λ = {penalty:.3g}': ridge_gap}
+  gd_beta, d = None, len(of_step)
+  if num_prompts >= _PER_ENTRY * d * (d + 1):
+    matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
+    gd_beta, gaps[GD_BETA] = _measure(
+      drawn, task, matrix, of_matrix, lambda samples: _matrix_step(samples, matrix)
+    )
+  found = SampledAlgorithm(
+    num_prompts,
+    risk=estimate(np.square(samples.prediction - samples.target)),
+    ignores_labels=drawn.ignores_labels and not drawn.ignores_context,
+    nearest_gd=gd,
+    nearest_gd_beta=gd_beta,
+    nearest_ridge=ridge,
+  )
+  has_none = drawn.ignores_labels or drawn.ignores_context
+  return found, Candidates({} if has_none else gaps, drawn.effect)
+
+
+def _draw(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Drawn:
+  """Returns prompts with predictions, and with those for other contexts and labels."""
   programs = Programs()
 
   def predict(prompt: Prompt) -> Float[Array, ' b']:
@@ -205,146 +277,52 @@ def sampled_algorithm(
     with_others(task, prompts, seed),
   )
   check_finite(samples.prediction, other)
-  relabelled = _relabelled(predict, task, prompts, seed)
-  other = other.astype(np.float64)
-  half, c = num_prompts // 2, task.context_length
-  fitted, measured = (
-    jax.tree.map(lambda array, part=part: array[part], samples)
-    for part in (slice(half), slice(half, None))
+  effect = effect_of_numbers(samples.prediction, other.astype(np.float64))
+  return _Drawn(
+    samples,
+    _relabelled(predict, task, prompts, seed),
+    effect,
+    ignores_labels=ignores_labels(predict, prompts[0]),
+    ignores_context=share_of_effect(effect, effect, samples.prediction) is None,
   )
-  step, of_step = _nearest_step(fitted)
-  penalty, of_ridge = _nearest_penalty(fitted, c)
-  matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
-  effect = effect_of_numbers(measured.prediction, other[half:])
-  is_blind = ignores_labels(predict, prompts[0])
-  ignores_context = share_of_effect(effect, effect, measured.prediction) is None
 
-  def of_labels(predict_for: _ForSamples) -> Estimate | None:
-    """Returns what an algorithm does not explain of the effect of the labels."""
-    if relabelled is None or is_blind:
-      return None
-    again = jax.tree.map(lambda array: array[half:], relabelled)
-    moved = measured.prediction - again.prediction
+
+def _measure(
+  drawn: _Drawn,
+  task: Task,
+  parameter: Any,
+  start: Float[np.ndarray, ' d'],
+  predict_for: _ForSamples,
+) -> tuple[Nearest, Float[np.ndarray, ' p']]:
+  """Returns a fitted algorithm, and its squared difference from each prediction."""
+  samples, again = drawn.samples, drawn.relabelled
+  prediction, slope = predict_for(samples)
+  matters = np.linalg.norm(slope) > _LEAST_SLOPE * np.linalg.norm(samples.query)
+  gap = np.square(samples.prediction - prediction - slope @ start)
+  unexplained = of_labels = None
+  if not drawn.ignores_labels:
+    unexplained = share_of_effect(gap, drawn.effect, samples.prediction)
+  if not drawn.ignores_labels and again is not None:
+    moved = samples.prediction - again.prediction
     # The part of an algorithm's prediction that depends on w_0 is the same for both.
-    follows = predict_for(measured)[0] - predict_for(again)[0]
+    follows = prediction - predict_for(again)[0]
     part = np.square(moved - follows)
-    return share_of_effect(part, np.square(moved), measured.prediction)
-
-  def measure(parameter: Any, start: np.ndarray, predict_for: _ForSamples) -> Nearest:
-    prediction, slope = predict_for(measured)
-    matters = np.linalg.norm(slope) > _LEAST_SLOPE * np.linalg.norm(measured.query)
-    difference = np.square(measured.prediction - prediction - slope @ start)
-    return Nearest(
-      parameter,
-      start if matters else None,
-      distance_to_mean(start, task) if matters else None,
-      estimate(difference),
-      None if is_blind else share_of_effect(difference, effect, measured.prediction),
-      of_labels(predict_for),
-      estimate(np.square(prediction + slope @ start - measured.target)),
-    )
-
-  return SampledAlgorithm(
-    num_prompts,
-    risk=estimate(np.square(measured.prediction - measured.target)),
-    ignores_labels=is_blind and not ignores_context,
-    nearest_gd=measure(step, of_step, lambda samples: _steps(samples)(step)),
-    nearest_gd_beta=measure(
-      matrix, of_matrix, lambda samples: _matrix_step(samples, matrix)
-    ),
-    nearest_ridge=measure(
-      penalty, of_ridge, lambda samples: _ridges(samples, c)(penalty)
-    ),
+    of_labels = share_of_effect(part, np.square(moved), samples.prediction)
+  nearest = Nearest(
+    parameter,
+    start if matters else None,
+    distance_to_mean(start, task) if matters else None,
+    estimate(gap),
+    unexplained,
+    of_labels,
+    estimate(np.square(prediction + slope @ start - samples.target)),
   )
-
-
-def baseline_shares(
-  subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
-) -> dict[str, Estimate | None]:
-  """Measures what the baselines of a task do not explain of a predictor.
-
-  This is `unexplained` of `Nearest`, here for algorithms to which nothing is fitted.
-  The prompts are those on which `sampled_algorithm` measures with the same number of
-  prompts. Baselines that predict the same are one entry, such as `ols, bayes`.
-  Baselines of other libraries are left out, and so is one that fails, with a warning.
-  Large tasks and slow baselines get fewer prompts.
-
-  Args:
-    subject: A model or any other function of prompts.
-    task: A task whose labels are numbers, with the squared error.
-    num_prompts: The largest number of prompts. Half of them are measured.
-    seed: The seed of the prompts.
-
-  Returns:
-    The shares by name. A share is None for a predictor that ignores its context, or the
-    labels of its context.
-
-  Raises:
-    UserError: If labels are not numbers, or the loss is not the squared error; if the
-      task does not define how its prompts are drawn again.
-  """
-  require_task(task)
-  check_numbers(task)
-  half = max(min(num_prompts, affordable(task)) // 2, 2)
-  programs = Programs()
-  prompts = [*sample_batches(task, seed, 2 * half, BATCH_SIZE, programs)]
-
-  def predict(prompt: Prompt) -> Float[Array, ' b']:
-    return programs.run(at_query, [subject], prompt)[0]
-
-  own, other = gather(
-    lambda pair: (predict(pair[0]), predict(*pair[1])),
-    with_others(task, prompts, seed),
-  )
-  own, other = own[half:].astype(np.float64), other[half:].astype(np.float64)
-  effect = effect_of_numbers(own, other)
-  is_blind = ignores_labels(predict, prompts[0])
-  measured = jax.tree.map(lambda *parts: jnp.concatenate(parts)[half:], *prompts)
-  shares: dict[str, Estimate | None] = {}
-  for name, baseline in distinct(task.baselines()).items():
-    is_slow = isinstance(baseline, Baseline) and baseline.is_slow
-    count = min(half, _NUM_SLOW_PROMPTS) if is_slow else half
-    try:
-      theirs = gather(
-        lambda prompt, of=baseline: programs.run(at_query, [of], prompt)[0],
-        _in_batches(measured, count),
-      )
-    except Exception as error:  # a user's baseline may raise anything
-      reason = in_one_line(error, 200)
-      is_own = not isinstance(error, UserError)  # only then a traceback is of use
-      logging.warning(
-        'the baseline %s is not compared: %s', name, reason, exc_info=is_own
-      )
-      continue
-    gap = np.square(own[:count] - theirs.astype(np.float64))
-    shares[name] = (
-      None if is_blind else share_of_effect(gap, effect[:count], own[:count])
-    )
-  return shares
-
-
-def _in_batches(prompt: Prompt, count: int) -> Iterator[Prompt]:
-  """Yields the first `count` prompts in batches of at most `BATCH_SIZE`."""
-  for start in range(0, count, BATCH_SIZE):
-    part = slice(start, min(start + BATCH_SIZE, count))
-    yield jax.tree.map(lambda array, part=part: array[part], prompt)
-
-
-def check_numbers(task: Task) -> None:
-  """Raises UserError unless labels are numbers, with the squared error."""
-  if task.num_outputs != 1 or not is_squared(task):
-    raise UserError(
-      f'the task is of type {type(task).__name__}; a nearest step needs labels that '
-      'are numbers, and the squared error'
-    )
+  return nearest, gap
 
 
 def least_prompts(num_features: int) -> int:
-  """Returns the least number of prompts for `sampled_algorithm`, 4 (d² + d).
-
-  Each half then has twice as many prompts as w_0 and Γ have entries.
-  """
-  return 4 * num_features * (num_features + 1)
+  """Returns the least number of prompts for `sampled_algorithm`."""
+  return max(_LEAST_PROMPTS, _PER_ENTRY * (num_features + 1))
 
 
 def _relabelled(

@@ -36,6 +36,7 @@ from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
 from zoo.probing.context import distances, effects_by_length
 from zoo.probing.nearest_strategies.simplex import (
   groups_within,
+  likelihood_stderrs,
   nearest,
   nearest_by_likelihood,
   rounding,
@@ -101,15 +102,20 @@ class LikelihoodMixture:
 
   Attributes:
     prior: The prior by name; it sums to 1.
+    stderrs: The standard errors of the prior, as in `NearestMixture`.
     power: The power. With 0 the weights are the same for all prompts, with 1 they are
       those of Bayes' rule.
+    power_stderr: The standard error of the power, as if it could be negative. NaN for
+      under 16 prompts, and for a mixture that does not depend on the power.
     distance: As in `NearestMixture`.
     unexplained: As in `NearestMixture`.
     by_length: `unexplained` after 0, 1, … examples.
   """
 
   prior: dict[str, float]
+  stderrs: dict[str, float]
   power: float
+  power_stderr: float
   distance: Estimate
   unexplained: Estimate | None
   by_length: tuple[Estimate | None, ...]
@@ -551,9 +557,17 @@ def _fit_by_prompt(
   mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
   gaps = distances(measured.own, mixed, is_numbers)
   lengths = [slice(t, t + 1) for t in range(effect.shape[1])]
+  stderrs, power_stderr = np.full(len(first), math.nan), math.nan
+  if len(fitted.own) >= _LEAST_PROMPTS:
+    stderrs, power_stderr = likelihood_stderrs(
+      prior, power, fitted.own, fitted.others[first], fitted.scores[first], is_numbers
+    )
+  joined = _joined(groups, names)
   return LikelihoodMixture(
-    dict(zip(_joined(groups, names), prior.tolist(), strict=True)),
+    dict(zip(joined, prior.tolist(), strict=True)),
+    dict(zip(joined, stderrs.tolist(), strict=True)),
     power,
+    power_stderr,
     estimate(gaps.mean(axis=1)),
     _share(gaps, effect, measured.own, is_numbers),
     tuple(

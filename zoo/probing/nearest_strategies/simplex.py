@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.core.losses import ROUNDING
+from zoo.measure.statistics import simplex_stderrs
 from zoo.probing.context import distances
 
 # A mixture must be nearer than a single predictor by this share of rounding.
@@ -134,6 +135,62 @@ def nearest_by_likelihood(
       least = float(end.fun) * unit
       prior, power = softmax(end.x[:-1]), float(np.exp(end.x[-1]) / scale)
   return prior, power
+
+
+def likelihood_stderrs(
+  prior: Float[np.ndarray, ' m'],
+  power: float,
+  own: Float[np.ndarray, 'p t k'],
+  others: Float[np.ndarray, 'm p t k'],
+  scores: Float[np.ndarray, 'm p t'],
+  squares: bool,
+) -> tuple[Float[np.ndarray, ' m'], float]:
+  """Returns the standard errors over prompts of a fitted prior and of the power.
+
+  They are those of the sandwich formula, as in `simplex_stderrs`, for a prior and a
+  power that are fitted together and may be negative. The error of the power is NaN if
+  the distance does not bend along it.
+  """
+  from scipy.optimize import approx_fprime  # slow to import
+
+  m, scores = len(prior), scores - scores.max(axis=0)
+
+  def slopes(values: Float[np.ndarray, ' n']) -> Float[np.ndarray, 'p n']:
+    """Returns the slopes of the distance of each prompt, in the prior and the power."""
+    likelihoods = np.exp(values[m] * scores)
+    likelihoods /= np.einsum('m,mpt->pt', values[:m], likelihoods)
+    weights = values[:m, None, None] * likelihoods
+    mixed = np.einsum('mpt,mptk->ptk', weights, others)
+    by_mixed = 2 * (mixed - own) if squares else -own / mixed
+    along = np.einsum('mptk,ptk->mpt', others, by_mixed)
+    along -= np.sum(weights * along, axis=0)
+    by_power = np.sum(weights * along * scores, axis=0)
+    by_all = np.concatenate([likelihoods * along, by_power[None]])
+    return by_all.mean(axis=2).T
+
+  found = np.append(prior, power)
+  gradients = slopes(found)
+  hessian: Any = approx_fprime(found, lambda values: slopes(values).mean(axis=0))
+  hessian = (hessian + hessian.T) / 2
+  known_to = rounding(squares, own)
+  prior_stderrs = np.full(m, np.nan)
+  if m > 1:
+    # What remains of a slope and a curvature in the prior, if the power follows it.
+    follows = hessian[:m, m] / hessian[m, m] if hessian[m, m] > 0 else np.zeros(m)
+    rest = hessian[:m, :m] - np.outer(follows, hessian[m, :m])
+    left = gradients[:, :m] - gradients[:, m:] * follows
+    prior_stderrs = simplex_stderrs(prior, left, rest, known_to)
+  free = np.flatnonzero(prior > 0)
+  # The same for the power, if the prior follows it in directions of the sum 0.
+  basis = np.eye(m)[:, free] - prior[:, None]
+  inverse = np.linalg.pinv(basis.T @ hessian[:m, :m] @ basis, hermitian=True)
+  follows = basis @ inverse @ basis.T @ hessian[:m, m]
+  curvature = hessian[m, m] - follows @ hessian[:m, m]
+  if not curvature > 0:
+    return prior_stderrs, float('nan')
+  left = (gradients[:, m] - gradients[:, :m] @ follows) / curvature
+  variance = left.var(ddof=1) / len(own) + 2 * known_to / curvature
+  return prior_stderrs, float(np.sqrt(variance))
 
 
 def groups_within(

@@ -22,6 +22,11 @@ from zoo.measure.statistics import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.inside.attention_heads import Head, heads
 from zoo.probing.inside.lens import LayerCurve, Lens, lens
+from zoo.probing.nearest_algorithms.candidates import (
+  AboveBayes,
+  Candidates,
+  measure_candidates,
+)
 from zoo.probing.nearest_algorithms.guesses import (
   LearnedGuess,
   learned_guess,
@@ -32,10 +37,11 @@ from zoo.probing.nearest_algorithms.implicit import (
   implicit_algorithm,
 )
 from zoo.probing.nearest_algorithms.sampled import (
+  GD,
+  GD_BETA,
   SampledAlgorithm,
-  baseline_shares,
+  fit_algorithms,
   least_prompts,
-  sampled_algorithm,
 )
 from zoo.probing.nearest_algorithms.similarity import Alignment, alignment, has_rule
 from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
@@ -44,6 +50,7 @@ from zoo.probing.report.verdicts import (
   judge_by_baselines,
   judge_by_samples,
   name_nearest,
+  takes_no_step,
 )
 from zoo.probing.scores import PairedRisks, risks
 from zoo.tasks.base import is_squared
@@ -88,7 +95,9 @@ class Report:
     algorithm: The algorithm of a predictor with a learning rule, in closed form.
     sampled: The algorithms nearest to a predictor whose algorithm has no closed form.
     baselines: What each baseline of the task does not explain, as a share of the effect
-      of the context.
+      of the context. It is empty for a predictor that ignores its context.
+    above_bayes: How far the loss of the predictor is above that of Bayes, where Bayes
+      and the squared error are known.
     guess: The initial guess, fitted to predictions without examples. If the algorithm
       has a closed form, which has the guess, it is fitted only if it is asked for.
     alignment: The differences from the other predictor.
@@ -106,7 +115,8 @@ class Report:
   comparison: Comparison | None = None
   algorithm: ImplicitAlgorithm | None = None
   sampled: SampledAlgorithm | None = None
-  baselines: dict[str, Estimate | None] | None = None
+  baselines: dict[str, Estimate] | None = None
+  above_bayes: AboveBayes | None = None
   guess: LearnedGuess | None = None
   alignment: Alignment | None = None
   heads: list[Head] | None = None
@@ -216,13 +226,9 @@ def probe(
   parts.measure('comparison', compare, subject, task, few, seed)
   if 'comparison' in parts.errors and parts.results.get('risks') is None:
     raise parts.errors['comparison']  # The subject itself cannot be measured.
-  _measure_algorithm(parts, subject, task, num_prompts, seed)
-  is_descent, verdict = _judge(task, parts)
-  nearest = name_nearest(
-    parts.results.get('algorithm'),
-    parts.results.get('sampled'),
-    parts.results.get('baselines') or {},
-  )
+  candidates = _measure_algorithm(parts, subject, task, num_prompts, seed)
+  is_descent, verdict = _judge(task, parts, candidates)
+  nearest = name_nearest(candidates, parts.results.get('above_bayes'))
   if isinstance(subject, Layered):
     parts.measure('lens', lens, subject, task, few, seed)
   if parts.wants('task_shifts'):
@@ -282,7 +288,9 @@ class _Parts:
   _CHECKS = 'risks', 'comparison'
 
   # The sections of the fields of the report that have other names than their section.
-  _SECTION_OF: Mapping[str, str] = dict.fromkeys(('sampled', 'baselines'), 'algorithm')
+  _SECTION_OF: Mapping[str, str] = dict.fromkeys(
+    ('sampled', 'baselines', 'above_bayes'), 'algorithm'
+  )
 
   def __init__(self, only: Collection[str]) -> None:
     self.only = only
@@ -331,26 +339,60 @@ def _has_numbers(task: Task) -> bool:
 
 def _measure_algorithm(
   parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
-) -> None:
-  """Measures which algorithm is nearest: by closed forms, or by samples."""
+) -> Candidates | None:
+  """Measures which algorithm is nearest, and returns the candidates."""
   fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
   has_closed_form = theory.covers(task) and has_rule(subject)
+  candidates = None
   if has_closed_form:
     parts.measure('algorithm', implicit_algorithm, subject, task)
     if isinstance(subject, LinearAttention):
       parts.measure('heads', heads, subject, task)
-  elif _has_numbers(task):
-    parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
+  elif _has_numbers(task) and parts.wants('sampled'):
+    found = parts.attempt('sampled', fit_algorithms, subject, task, fitted, seed)
+    parts.results['sampled'], candidates = found or (None, None)
   # The closed form has the guess as well, so it is fitted only if it is asked for.
   is_guess_wanted = 'guess' in parts.only or not has_closed_form
   if is_guess_wanted and isinstance(subject, nnx.Module):
     queries = max(_NUM_QUERIES, least_queries(task.num_features))
     parts.measure('guess', learned_guess, subject, task, queries, seed)
-  if _has_numbers(task):
-    parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
+  if not (_has_numbers(task) and parts.wants('baselines')):
+    return candidates
+  algorithm = parts.results.get('algorithm')
+  steps, exact = ({}, {}) if algorithm is None else _steps(algorithm)
+  found = parts.attempt(
+    'baselines', measure_candidates, subject, task, steps, fitted, seed
+  )
+  if found is None:
+    return candidates
+  measured, parts.results['above_bayes'] = found
+  parts.results['baselines'] = {
+    name: measured.unexplained(name) for name in measured.baselines
+  }
+  gaps = ({} if candidates is None else candidates.gaps) | {**measured.gaps}
+  return dataclasses.replace(measured, gaps=gaps, exact=exact)
 
 
-def _judge(task: Task, parts: _Parts) -> tuple[bool | None, str]:
+def _steps(
+  algorithm: ImplicitAlgorithm,
+) -> tuple[dict[str, Predictor], dict[str, float]]:
+  """Returns the nearest steps of a learning rule, and the shares that they leave."""
+  step, matrix = algorithm.nearest_gd, algorithm.nearest_gd_beta
+  if step.unexplained is None or matrix.unexplained is None:
+    return {}, {}
+  if takes_no_step(algorithm):
+    return {}, {}
+  eye = np.eye(len(step.start))
+  steps: dict[str, Predictor] = {
+    GD: estimators.gd_beta(step.start, step.step * eye),
+    GD_BETA: estimators.gd_beta(matrix.start, matrix.step),
+  }
+  return steps, {GD: step.unexplained, GD_BETA: matrix.unexplained}
+
+
+def _judge(
+  task: Task, parts: _Parts, candidates: Candidates | None
+) -> tuple[bool | None, str]:
   """Returns whether the subject does gradient descent, and the verdict in words."""
   results = parts.results
   if not parts.wants('algorithm'):
@@ -360,9 +402,9 @@ def _judge(task: Task, parts: _Parts) -> tuple[bool | None, str]:
       return None, 'Unknown: no theory covers its task.'
     return None, judge_by_baselines(results['comparison'])
   if (algorithm := results.get('algorithm')) is not None:
-    return judge(algorithm, task)
+    return judge(algorithm, task, candidates)
   if (sampled := results.get('sampled')) is not None:
-    return judge_by_samples(sampled)
+    return judge_by_samples(sampled, candidates)
   return None, 'Unknown: its algorithm could not be measured.'
 
 

@@ -10,6 +10,7 @@ from zoo.measure.comparison import table_of
 from zoo.measure.statistics import Estimate
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.lens import Lens
+from zoo.probing.nearest_algorithms.candidates import AboveBayes
 from zoo.probing.nearest_algorithms.guesses import LearnedGuess, LinearFit
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
@@ -70,6 +71,7 @@ def tables(report: Report) -> list[Table]:
     report.algorithm and _algorithm_table(report.algorithm),
     report.sampled and _nearest_table(report.sampled),
     report.baselines and _baseline_table(report.baselines),
+    report.above_bayes and _above_bayes_table(report.above_bayes),
     report.guess and _guess_table(report.guess),
     report.comparison and Table(*table_of(report.comparison)),
     report.alignment and _alignment_table(report.alignment, against),
@@ -140,6 +142,8 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
     ('one step with a matrix (GD-β)', 'tr Γ / d', sampled.nearest_gd_beta),
     ('ridge regression', 'λ', sampled.nearest_ridge),
   ):
+    if nearest is None:
+      continue
     # A number becomes a matrix with one entry.
     matrix = np.atleast_2d(nearest.parameter)
     number = np.trace(matrix) / len(matrix)
@@ -151,18 +155,26 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
   rows.append(('this model', '', '', '', _loss(sampled.risk)))
   header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± 95 %'
   note = (
-    f'(fitted to half of {sampled.num_prompts} prompts and measured on the others; the '
+    f'(fitted to half of {sampled.num_prompts} prompts and measured on all; the '
     'share of the effect of the context)'
   )
   return Table(rows, (*header, 'loss ± 95 %'), note=note)
 
 
-def _baseline_table(shares: dict[str, Estimate | None]) -> Table:
-  rows = [
-    (name, '-' if share is None else shown_share(share))
-    for name, share in shares.items()
-  ]
+def _baseline_table(shares: dict[str, Estimate]) -> Table:
+  rows = [(name, shown_share(share)) for name, share in shares.items()]
   return Table(rows, ("the task's baselines", 'unexplained ± 95 %'))
+
+
+def _above_bayes_table(above: AboveBayes) -> Table:
+  share = '-' if above.share is None else shown_share(above.share)
+  row = 'this model', format_estimate(above.loss.mean, above.loss.stderr), share
+  header = (
+    'loss above that of Bayes',
+    'E (f − bayes)² ± 95 %',
+    "share of Bayes' own loss",
+  )
+  return Table([row], header)
 
 
 def _guess_table(guess: LearnedGuess) -> Table:

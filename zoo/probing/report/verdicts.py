@@ -1,6 +1,6 @@
 """The verdict: which algorithm is nearest, and is it one step of gradient descent?"""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,25 +9,21 @@ from zoo.measure.statistics import (
   Estimate,
   above_zero,
   apart_from_extreme,
-  difference_of,
 )
 from zoo.probing.context import SHARE_ROUNDING
+from zoo.probing.nearest_algorithms.candidates import AboveBayes, Candidates
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
-from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
+from zoo.probing.nearest_algorithms.sampled import GD, GD_BETA, SampledAlgorithm
 from zoo.tasks import LinearRegression
 
 # A predictor counts as gradient descent if the share of the effect of the context that
-# the nearest step does not explain is at most this.
+# the nearest step does not explain is at most this, and no other algorithm is nearer.
 UNEXPLAINED = 0.01
 # A step matrix of at most this share of the best one is 0 up to rounding.
 _NO_STEP = 1e-6
 
 
-def name_nearest(
-  algorithm: ImplicitAlgorithm | None,
-  sampled: SampledAlgorithm | None,
-  baselines: Mapping[str, Estimate | None],
-) -> str:
+def name_nearest(candidates: Candidates | None, above: AboveBayes | None = None) -> str:
   """Returns a sentence that names the nearest algorithm, and what it does not explain.
 
   The nearest algorithm is one of those that were fitted, by closed forms or to samples,
@@ -36,67 +32,93 @@ def name_nearest(
   gradient descent, is named only if it is nearer beyond the 95 % interval of the
   difference, and the step of gradient descent leaves more than the limit of the
   verdict. The sentence also lists the algorithms that cannot be distinguished from the
-  nearest one, with Bonferroni's correction over all pairs. It is empty for a predictor
-  that ignores its context, and if nothing was measured.
+  nearest one, with Bonferroni's correction over all pairs, and says how far the loss is
+  above that of Bayes. It is empty for a predictor that ignores its context, and if
+  nothing was measured.
   """
-  fitted = _fitted_shares(algorithm, sampled)
-  known = {name: share for name, share in baselines.items() if share is not None}
-  if not fitted and not known:
+  if candidates is None or not candidates.gaps:
     return ''
-  every = known | fitted
-  best = min(fitted or known, key=lambda name: every[name].mean)
-  if nearer := _below(every[best], known):
-    best = min(nearer, key=lambda name: every[name].mean)
-  left = f'leaves {shown_share(every[best])} of the effect of the context unexplained'
-  name = best if best in fitted else f"the task's {best}"
-  said = f'The nearest algorithm is {name}, which {left}'
-  if every[best].mean > 0.5:
-    said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
-  others = [name for name in every if name != best]
-  gaps = [difference_of(every[name], every[best]) for name in others]
+  fitted = _fitted_names(candidates)
+  known = [name for name in candidates.gaps if name in candidates.baselines]
+  left = {name: candidates.unexplained(name) for name in fitted + known}
+  best = min(fitted or known, key=lambda name: left[name].mean)
+  if nearer := _nearer(candidates, known, than=best):
+    best = min(nearer, key=lambda name: left[name].mean)
+  name, share = _in_words(candidates, best), shown_share(left[best])
+  said = f'The nearest algorithm is {name}, which leaves {share}'
+  if left[best].mean > 0.5:
+    said = (
+      f'No algorithm explains half of the effect: the nearest, {name}, leaves {share}'
+    )
+  said += ' of the effect of the context unexplained'
+  others = [name for name in left if name != best]
+  gaps = [candidates.farther(name, best) for name in others]
   is_apart = apart_from_extreme(gaps, SHARE_ROUNDING)
-  farther = {name for name, apart in zip(others, is_apart, strict=True) if apart}
-  alike, of_task = (
-    [key for key in of if key != best and key not in farther] for of in (fitted, known)
+  alike = [name for name, apart in zip(others, is_apart, strict=True) if not apart]
+  shown = [name for name in alike if name in fitted]
+  if of_task := [name for name in alike if name in known]:
+    shown.append(f"the task's {', '.join(of_task)}")
+  if shown:
+    said += f'; not told apart from it: {" and ".join(shown)}'
+  return f'{said}{_above_in_words(above)}.'
+
+
+def _fitted_names(candidates: Candidates) -> list[str]:
+  """Returns the names of the fitted algorithms among which the nearest is chosen."""
+  fitted = [name for name in candidates.gaps if name not in candidates.baselines]
+  if GD_BETA not in fitted:
+    return fitted
+  is_named = candidates.unexplained(GD).mean > UNEXPLAINED
+  if is_named and _nearer(candidates, [GD_BETA], than=GD):
+    return fitted
+  return [name for name in fitted if name != GD_BETA]
+
+
+def _nearer(candidates: Candidates, names: Sequence[str], than: str) -> list[str]:
+  """Returns which candidates are nearer than a given one, by Holm over all of them."""
+  gaps = [candidates.farther(than, name) for name in names]
+  is_nearer = above_zero(gaps, SHARE_ROUNDING)
+  return [name for name, nearer in zip(names, is_nearer, strict=True) if nearer]
+
+
+def _rivals(candidates: Candidates | None) -> str:
+  """Returns the algorithms that are nearer than the step of gradient descent, in words.
+
+  They are tested on the same prompts, by Holm over all that are no step of gradient
+  descent. A fitted step with a matrix contains the step, so that it is no rival. The
+  result is empty if no algorithm is nearer.
+  """
+  if candidates is None or GD not in candidates.gaps:
+    return ''
+  others = [
+    name
+    for name in candidates.gaps
+    if name not in (GD, GD_BETA) and 'gd' not in name.split(', ')
+  ]
+  nearer = _nearer(candidates, others, than=GD)
+  nearer.sort(key=lambda name: candidates.unexplained(name).mean)
+  return ' and '.join(
+    f'{_in_words(candidates, name)} ({shown_share(candidates.unexplained(name))})'
+    for name in nearer[:2]
   )
-  if of_task:
-    alike.append(f"the task's {', '.join(of_task)}")
-  if alike:
-    said += f'; not told apart from it: {" and ".join(alike)}'
-  return f'{said}.'
 
 
-def _fitted_shares(
-  algorithm: ImplicitAlgorithm | None, sampled: SampledAlgorithm | None
-) -> dict[str, Estimate]:
-  """Returns what the fitted algorithms do not explain, by their names."""
-  if algorithm is not None:
-    if _takes_no_step(algorithm):
-      return {}
-    exact = algorithm.nearest_gd.unexplained, algorithm.nearest_gd_beta.unexplained
-    step, matrix = (None if share is None else Estimate(share, 0.0) for share in exact)
-  elif sampled is not None:
-    step, matrix = sampled.nearest_gd.unexplained, sampled.nearest_gd_beta.unexplained
-  else:
-    return {}
-  if step is None:
-    return {}
-  shares = {'one step of gradient descent': step}
-  if matrix is not None and step.mean > UNEXPLAINED and _below(step, {'': matrix}):
-    shares['one step with a matrix (GD-β)'] = matrix
-  if sampled is not None and (share := sampled.nearest_ridge.unexplained) is not None:
-    shares[f'ridge regression with λ = {sampled.nearest_ridge.parameter:.3g}'] = share
-  return shares
+def _in_words(candidates: Candidates, name: str) -> str:
+  return f"the task's {name}" if name in candidates.baselines else name
 
 
-def _below(share: Estimate, others: Mapping[str, Estimate]) -> list[str]:
-  """Returns the names of the shares that are below a given one, by Holm over all."""
-  gaps = [difference_of(share, other) for other in others.values()]
-  is_below = above_zero(gaps, SHARE_ROUNDING)
-  return [name for name, below in zip(others, is_below, strict=True) if below]
+def _above_in_words(above: AboveBayes | None) -> str:
+  """Returns how far the loss of a model is above that of Bayes, after a semicolon."""
+  if above is None:
+    return ''
+  said = f"; the model's loss is {above.loss.mean:.3g} ± {above.loss.half:.2g} above"
+  said += ' that of Bayes'
+  if above.share is None:
+    return f'{said}, which makes no error'
+  return f"{said}, {shown_share(above.share)} of Bayes' own"
 
 
-def _takes_no_step(algorithm: ImplicitAlgorithm) -> bool:
+def takes_no_step(algorithm: ImplicitAlgorithm) -> bool:
   """Returns whether the step matrix of a rule is 0, up to rounding.
 
   The predictions of such a rule can still be near those of a step of gradient descent:
@@ -107,17 +129,20 @@ def _takes_no_step(algorithm: ImplicitAlgorithm) -> bool:
   return bool(size <= _NO_STEP * np.abs(algorithm.best_step_matrix).max())
 
 
-def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
+def judge(
+  algorithm: ImplicitAlgorithm, task: LinearRegression, candidates: Candidates | None
+) -> tuple[bool, str]:
   """Returns whether an algorithm is one step of gradient descent, and why.
 
-  The step must explain the effect of the context, and that of the labels alone: from a
-  large start, `w_0·x_q − η (S w_0)·x_q`, which reads no labels, is nearly the whole
-  prediction. The start of the nearest step is compared with the prior mean.
+  No candidate may be nearer than the step. The step must explain the effect of the
+  context, and that of the labels alone: from a large start, `w_0·x_q − η (S w_0)·x_q`,
+  which reads no labels, is nearly the whole prediction. The start of the nearest step
+  is compared with the prior mean.
   """
   nearest = algorithm.nearest_gd
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
-  if _takes_no_step(algorithm):
+  if takes_no_step(algorithm):
     return False, 'No: its step matrix is 0, so no step follows the labels.'
   distance = np.linalg.norm(nearest.start - task.mean_weights())
   step = (
@@ -130,12 +155,17 @@ def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, s
   if of_labels is None or of_labels > UNEXPLAINED:
     left = percent(1.0 if of_labels is None else of_labels)
     return False, f'No: {step}, but {left} of what the labels change.'
+  if rivals := _rivals(candidates):
+    return False, f'No: {step}; nearer is {rivals}.'
   return True, f'Yes: {step}.'
 
 
-def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool | None, str]:
+def judge_by_samples(
+  algorithm: SampledAlgorithm, candidates: Candidates | None
+) -> tuple[bool | None, str]:
   """Returns the verdict on a predictor without a learning rule, from samples.
 
+  No candidate may be nearer than the step.
   Whether it is a step of gradient descent is None if the samples leave it undecided.
   """
   nearest = algorithm.nearest_gd
@@ -150,6 +180,8 @@ def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool | None, str]:
   sampled = '(sampled; it has no learning rule)'
   if _is_beyond(nearest.unexplained):
     return False, f'No: the nearest step, {step} {sampled}.'
+  if rivals := _rivals(candidates):
+    return False, f'No: {step}; nearer is {rivals} {sampled}.'
   of_labels = nearest.unexplained_of_labels
   if of_labels is None:
     return None, (
