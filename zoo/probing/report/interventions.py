@@ -35,10 +35,10 @@ from zoo.probing.inside.activations import (
   in_order_of_calls,
   sites_of_kind,
 )
-from zoo.probing.inside.edits import dead_sites
 from zoo.probing.inside.effects import Effect, Effects, effects
 from zoo.probing.inside.head_scores import HeadScore, head_scores
 from zoo.probing.inside.latents import PROMPT, LatentScore, probe_latents
+from zoo.probing.inside.reach import dead_sites
 from zoo.probing.nearest_algorithms.by_layer import (
   Match,
   Readout,
