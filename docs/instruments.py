@@ -186,7 +186,7 @@ _COVERAGE = (
     '0.930 ± 0.044',
   ),
   (
-    '`task_vectors`: a gain over the vector of the next function',
+    '`task_vectors`: a gain over the vector of another function',
     'the mean label',
     '2',
     '0.920 ± 0.046',

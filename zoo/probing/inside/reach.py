@@ -31,8 +31,8 @@ from zoo.probing.inside.activations import (
   wanted_sites,
 )
 
-# The noise in each trial, in units of 1 + |value|. Much noise of both signs opens a unit
-# that is below its threshold; little noise keeps an iteration from diverging to NaN.
+# The noise in each trial, in units of 1 + |value|. Much noise, of both signs, opens a
+# unit that is below its threshold. With little noise no iteration diverges to NaN.
 _NOISE = 0.01, 1.0, -10.0
 # The trials of a value: unchanged, with noise of each size, and NaN.
 _UNCHANGED, _NUM_TRIALS = 0, len(_NOISE) + 2
@@ -104,7 +104,7 @@ def unreached(model: nnx.Module, parts: Mapping[str, Any], prompt: Prompt) -> li
   sites = [*parts]
 
   def are_reached(models: Sequence[Any], prompt: Prompt) -> Bool[Array, ' s']:
-    def predicted(row: Int[Array, 2]) -> Array:
+    def predicted(row: Int[Array, ' 2']) -> Array:
       chosen, trial = row
       disturb = {}
       for i, site in enumerate(sites):
@@ -115,9 +115,9 @@ def unreached(model: nnx.Module, parts: Mapping[str, Any], prompt: Prompt) -> li
 
     trials = range(1, _NUM_TRIALS)
     rows = [(0, _UNCHANGED), *((i, k) for i in range(len(sites)) for k in trials)]
-    before, *changed = jax.lax.map(predicted, jnp.array(rows))
-    of_sites = jnp.stack(changed).reshape(len(sites), len(trials), *before.shape)
-    return jax.vmap(_has_changed, (None, 0))(before, of_sites)
+    found = jax.lax.map(predicted, jnp.array(rows))
+    of_sites = found[1:].reshape(len(sites), len(trials), *found.shape[1:])
+    return jax.vmap(_has_changed, (None, 0))(found[0], of_sites)
 
   if not sites:
     return []
