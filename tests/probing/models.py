@@ -68,13 +68,13 @@ def tasks():
   ]
 
 
-def table(folder) -> Any:
-  """A task of a file with 40 rows, of which 8 are held out.
+def table(folder, num_rows=40) -> Any:
+  """A task of a file of rows, of which a fifth is held out.
 
   The first feature is the number of the row.
   """
-  noise = np.random.default_rng(0).normal(size=(40, 2))
-  x = np.column_stack([np.arange(40), noise])
+  noise = np.random.default_rng(0).normal(size=(num_rows, 2))
+  x = np.column_stack([np.arange(num_rows), noise])
   np.savez(folder / 'table.npz', x=x, y=noise.sum(axis=1))
   path = str(folder / 'table.npz')
   return zoo.create_task('arrays', path=path, context_length=4, standardise='nothing')

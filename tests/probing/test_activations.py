@@ -29,7 +29,7 @@ from zoo.probing import (
   mean_attention,
   sites,
 )
-from zoo.probing.inside.activations import in_order
+from zoo.probing.inside.activations import in_order, recorded
 
 _D, _C, _W, _H = 3, 4, 8, 2
 _MIXERS = {name: zoo.core.registry.MIXERS[name] for name in zoo.list_mixers()}
@@ -322,6 +322,31 @@ def test_sites_have_the_names_of_what_is_there():
   assert sites(linear) == terms
   with refuses('the model is of type GradientDescent; it must be an NNX module'):
     sites(zoo.estimators.gradient_descent(np.zeros(3), 0.1))
+
+
+def _own_norm(width, rngs):
+  return nnx.GroupNorm(width, num_groups=2, rngs=rngs)
+
+
+@pytest.mark.parametrize(
+  ('name', 'settings'),
+  [
+    ('transformer', {'context_length': _C, 'norm': 'none'}),
+    ('transformer', {'context_length': _C, 'norm': _own_norm}),
+    ('tabular', {'norm': 'none'}),
+  ],
+)
+def test_every_site_has_a_value_whatever_the_norm_is(name, settings):
+  settings |= {'num_features': _D, 'num_layers': 1, 'num_heads': 2, 'width': 8}
+
+  def values():
+    model = zoo.create_model(name, **settings, rngs=nnx.Rngs(0))
+    listed.extend(sites(model))
+    return recorded(model, _prompt(), listed)[0]
+
+  listed: list[str] = []
+  names = jax.eval_shape(values)
+  assert {name.partition('@')[0] for name in names} == {*listed}
 
 
 def test_the_sites_of_a_layer_are_those_of_a_forward_pass_in_numpy():

@@ -62,7 +62,7 @@ _MATCHES = {
   ],
 )
 def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
-  found = circuit(*_induction(), keep=keep, num_prompts=32)
+  found = circuit(*_induction(), keep=keep, num_prompts=64)
   assert {(edge.sender, edge.receiver) for edge in found.kept} == expected
   assert found.recovered.mean == pytest.approx(1, abs=1e-5)
   # Without them answers are those of the corrupt prompts.
@@ -73,6 +73,8 @@ def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
   assert found.random.mean <= found.largest_random.mean < 0.9
   others = [edge.score.mean for edge in found.edges if not edge.is_kept]
   assert np.abs(others).max() < 1e-6 < min(abs(edge.score.mean) for edge in found.kept)
+  # All bootstrap samples agree.
+  assert all(edge.kept_share == edge.is_kept for edge in found.edges)
   assert len(found.rows) == len(found.edges) == 29
   said = str(found)
   assert said.startswith(f'{len(expected)} of 29 edges recover 1.000')
@@ -189,11 +191,11 @@ def test_models_that_have_no_such_graph_are_refused():
   with refuses("'layers.0.tokens' is called again", 'without loops'):
     circuit(transformer(num_loops=2), task)
   with refuses('depends on the residual stream beside', 'softmax'):
-    circuit(transformer(mixer='retention', feed_forward='none'), task, num_prompts=8)
+    circuit(transformer(mixer='retention', feed_forward='none'), task, num_prompts=64)
   blind: Any = transformer(feed_forward='none')
   blind.layers[0].mixer.out.kernel[...] *= 0
   with refuses('do not raise the loss of Transformer', 'no gap'):
-    circuit(blind, task, num_prompts=8)
+    circuit(blind, task, num_prompts=64)
   with refuses("unknown keep 'labels'"):
     circuit(blind, task, keep='labels')
 
@@ -215,7 +217,7 @@ class _Unread(nnx.Module):
 
 def test_what_goes_past_the_stream_is_refused():
   with refuses('_Unread', 'misses its prediction by', 'past the stream'):
-    circuit(_Unread(), isotropic(2, 3), num_prompts=8)
+    circuit(_Unread(), isotropic(2, 3), num_prompts=64)
 
 
 @pytest.mark.slow

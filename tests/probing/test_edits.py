@@ -280,6 +280,33 @@ def test_an_edit_that_does_not_reach_the_query_is_refused():
     edited(model, overwritten, prompt)
 
 
+class _Masked(nnx.Module):
+  """Predicts the first label; a mask multiplies all others by 0."""
+
+  def __init__(self):
+    self.value_tap, self.label_tap = Tap(axes='b n'), Tap(axes='b n')
+
+  def __call__(self, prompt):
+    labels = self.value_tap(self.label_tap(prompt.y))
+    mask = (jnp.arange(labels.shape[1]) == 0).astype(labels.dtype)
+    return jnp.sum(labels * mask[None], axis=1)
+
+
+def test_nan_that_goes_through_a_mask_is_no_effect():
+  model, prompt = _Masked(), _prompt()
+  for value in (1e3, np.inf, np.nan):
+    copy = edited(model, {'value': Set(value, np.s_[:, 0])}, prompt)
+    np.testing.assert_array_equal(copy(prompt), value)
+  for edit in (Set(1e3, np.s_[:, 1]), Add(1.0, np.s_[:, 1:])):
+    with refuses("the edit at the site 'value' does not reach the prediction"):
+      edited(model, {'value': edit}, prompt)
+  overwritten = {'label': Zero(), 'value': Set(1.0, np.s_[:, 0])}
+  with refuses("the edit at the site 'label' does not reach the prediction"):
+    edited(model, overwritten, prompt)
+  only_others = edited(model, {'value': Zero(np.s_[:, 0])})
+  assert dead_sites(only_others, prompt) == ['label']
+
+
 def test_sites_of_integers():
   class Chosen(nnx.Module):
     def __init__(self):

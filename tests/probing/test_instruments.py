@@ -296,7 +296,7 @@ def _attention(model, task, seed):
 
 
 def _scores_of_heads(model, task, seed):
-  prompt = task.sample(jax.random.key(seed), 64)
+  prompt = task.sample(jax.random.key(seed), 512)
   return {
     f'{score.layer}, head {score.head}, {name}': getattr(score, name)
     for score in probing.head_scores(model, prompt)
@@ -305,7 +305,7 @@ def _scores_of_heads(model, task, seed):
 
 
 def _induction_share() -> float:
-  return induction_share(induction()[1].sample(jax.random.key(0), 64))
+  return induction_share(induction()[1].sample(jax.random.key(0), 512))
 
 
 def _uniform(model) -> None:
@@ -319,7 +319,7 @@ def _uniform_share() -> float:
 
 
 def _vectors(model, task, seed):
-  rows = probing.task_vectors(model, task, 64, 4, seed).rows
+  rows = probing.task_vectors(model, task, 128, 2, seed).rows
   return {
     f'{row.site}, {name}': getattr(row, f'{name}_gain')
     for row in rows
@@ -373,7 +373,7 @@ def _path(model, task, seed):
 
 
 def _circuit(model, task, seed):
-  found = probing.circuit(model, task, num_prompts=32, seed=seed)
+  found = probing.circuit(model, task, num_prompts=64, seed=seed)
   return {
     'recovered': found.recovered,
     'without': found.without,
@@ -604,7 +604,12 @@ CASES = {
     planted={
       'the mean label': (
         _mean_label,
-        {'layers.0.tokens, set': 0.0, 'layers.1.tokens, set': 2.0},
+        {
+          'layers.0.tokens, set': 0.0,
+          'layers.1.tokens, set': 2.0,
+          'layers.0.tokens, added': 0.0,
+          'layers.1.tokens, added': 2.0,
+        },
       )
     },
     covers=('the mean label',),

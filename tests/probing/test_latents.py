@@ -122,7 +122,7 @@ class _Pair(nnx.Module):
 
 def test_arrays_of_a_tree_are_probed_one_by_one():
   own = {'sum': lambda prompt: prompt.y.sum(axis=1)}
-  scores = probe_latents(_Pair(), _TASK, own, ['carry'], num_prompts=64)
+  scores = probe_latents(_Pair(), _TASK, own, ['carry'], num_prompts=128)
   _, last_label, whole = scores
   assert [last_label.site, whole.site] == ['carry.0', 'carry.1']
   assert last_label.r2.mean < 0.9  # the last token alone
@@ -138,6 +138,42 @@ def test_targets_of_ones_own():
     probe_latents(model, _TASK, own, ['sums'])
 
 
+class _State(nnx.Module):
+  """Shows the last symbol as a one-hot vector, and a constant."""
+
+  def __init__(self):
+    self.symbol_tap, self.nothing_tap = Tap(axes='b d'), Tap(axes='b')
+
+  def __call__(self, prompt):
+    nothing = self.nothing_tap(jnp.zeros(len(prompt.x)))
+    return self.symbol_tap(prompt.x_query) + nothing[:, None]
+
+
+def test_latents_that_are_integers_are_classes():
+  """Symbols say which of two states a hidden Markov model is in, where they agree."""
+  task = zoo.create_task('hidden_markov', context_length=2)
+  prompt = task.sample(jax.random.key(0), 256, latents=True)
+  assert jnp.issubdtype(prompt.latents.dtype, jnp.integer)
+  classes = np.unique(prompt.latents)
+  (name,) = known = latent_targets(task, prompt)
+  assert name == 'latents, one-hot'
+  one_hot = np.asarray(known[name](prompt))
+  expected = np.asarray(prompt.latents)[..., None] == classes
+  np.testing.assert_array_equal(one_hot, expected)
+  scores = {
+    score.site: score for score in probe_latents(_State(), task, num_prompts=4096)
+  }
+  # The map from nothing is to the frequencies of the states.
+  assert abs(scores['nothing'].r2.mean) < 0.01
+  assert scores['symbol'].r2.mean > 5 * scores['symbol'].r2.half
+  assert abs(scores['symbol'].permuted.mean) < 0.01
+
+
+def test_integers_of_too_many_values_are_no_classes(tmp_path):
+  with refuses('the latents of Arrays are integers with more than 64 values'):
+    probe_latents(_Correlations(), table(tmp_path, 400), num_prompts=512)
+
+
 def test_prompts_are_held_out(tmp_path):
   task, seen = table(tmp_path), []
 
@@ -145,5 +181,5 @@ def test_prompts_are_held_out(tmp_path):
     seen.append(np.ravel(prompt.features[..., 0]))
     return prompt.y_query
 
-  probe_latents(_Correlations(), task, {'label': label}, ['other'], num_prompts=16)
+  probe_latents(_Correlations(), task, {'label': label}, ['other'], num_prompts=128)
   assert set(np.concatenate(seen)) <= set(task.held_out().x[:, 0])

@@ -11,14 +11,14 @@ from flax import nnx, struct
 import zoo
 from tests.compare import refuses
 from tests.compiled import built, predict
-from tests.probing.models import sample
+from tests.probing.models import assert_within, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.probing import Tap, task_vectors
 from zoo.tasks.base import LinearFunctions
 
 _D, _C = 2, 4
-_FUNCTIONS, _PROMPTS = 5, 6
+_FUNCTIONS, _PROMPTS = 128, 3
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -33,6 +33,20 @@ class _Constants(LinearFunctions):
 
   def evaluate(self, function, x):
     return jnp.full(len(x), function)
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Units(_Constants):
+  """Labels w·x; the first examples are unit vectors, so that their labels are w."""
+
+  def sample_features(self, key):
+    return super().sample_features(key).at[:_D].set(jnp.eye(_D))
+
+  def sample_function(self, key):
+    return jax.random.normal(key, (_D,))
+
+  def evaluate(self, function, x):
+    return x @ function
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -76,48 +90,65 @@ def _mean_label() -> Any:
   return _ByHand(learn, lambda state: state[:, _D], 1)
 
 
-def _least_squares() -> Any:
+def _first_labels() -> Any:
+  """Knows w from the labels of the unit vectors."""
+
   def learn(tokens, prompt):
-    if not prompt.y.shape[1]:
-      return tokens
-    w = jnp.einsum('bdc,bc->bd', jnp.linalg.pinv(prompt.x), prompt.y)
-    return tokens.at[:, 0, _D:].add(w)
+    return tokens.at[:, 0, _D:].add(prompt.y[:, :_D])
 
   return _ByHand(learn, lambda state: (state[:, :_D] * state[:, _D:]).sum(axis=1), _D)
 
 
-def _losses(rows, kind):
-  return [getattr(row, kind).mean for row in rows]
+def _assert_null(row, vectors):
+  """No example has reached the state, so that there is nothing in the vector."""
+  for gain in (row.set_gain, row.added_gain):
+    assert gain.mean == gain.stderr == 0
+  for loss in (row.added, row.added_other):
+    assert loss.mean == pytest.approx(vectors.without.mean, rel=1e-6)
 
 
 def test_the_state_holds_a_constant_after_the_layer_that_finds_it():
   vectors = task_vectors(_mean_label(), _Constants(), _FUNCTIONS, _PROMPTS)
   assert [row.site for row in vectors.rows] == ['layers.0.tokens', 'layers.1.tokens']
-  # Without examples the prediction is 0, and before the first layer nothing is known.
-  without = vectors.without.mean
-  assert without > 0.1
+  before, after = vectors.rows
+  _assert_null(before, vectors)
+  # The constants are N(0, 1). The prediction from mixed labels is their mean m, with
+  # the variance 1/C.
+  assert_within(vectors.without, 1 + 1 / _C)
   np.testing.assert_allclose(vectors.in_context.mean, 0, atol=1e-12)
-  for kind in 'set', 'added':
-    np.testing.assert_allclose(_losses(vectors.rows, kind), [without, 0], atol=1e-6)
-  for kind in 'set_other', 'added_other':
-    before, after = _losses(vectors.rows, kind)
-    np.testing.assert_allclose(before, without, rtol=1e-5)
-    assert after > 0.1
-  assert vectors.rows[1].set_other.stderr > 0
+  # Set is the constant. Added is the constant and m minus its mean over prompts.
+  np.testing.assert_allclose(after.set.mean, 0, atol=1e-12)
+  assert_within(after.added, (1 + 1 / _PROMPTS) / _C)
+  for gain in (after.set_gain, after.added_gain):
+    assert_within(gain, 2.0)
+  assert_within(after.set_other, 2.0)
 
 
 def test_weights_are_worth_nothing_without_the_query_beside_them():
   """Setting the state replaces x_q by its mean; adding to it keeps x_q."""
-  task = isotropic(_D, _C)
-  vectors = task_vectors(_least_squares(), task, _FUNCTIONS, _PROMPTS)
-  without = vectors.without.mean
+  vectors = task_vectors(_first_labels(), _Units(), _FUNCTIONS, _PROMPTS)
+  before, after = vectors.rows
+  _assert_null(before, vectors)
   np.testing.assert_allclose(vectors.in_context.mean, 0, atol=1e-6)
-  np.testing.assert_allclose(_losses(vectors.rows, 'added'), [without, 0], atol=1e-5)
-  before, after = _losses(vectors.rows, 'set')
-  np.testing.assert_allclose(before, without, rtol=1e-5)
-  # w·(x̄ − x_q), with a mean x̄ over six queries.
-  assert 0.3 * without < after < 3 * without
-  assert vectors.rows[1].added_other.mean > without
+  # With added, the weights are w + v − v̄, where v are those of mixed labels in this
+  # prompt, and v̄ is their mean over as many others.
+  assert_within(after.added, _D * (1 + 1 / _PROMPTS))
+  assert_within(after.added_gain, 2 * _D)
+  # With set, the loss is (w·(x̄ − x_q))² with a mean x̄ over other queries.
+  assert_within(after.set, _D * (1 + 1 / _PROMPTS))
+
+
+def test_a_state_that_no_example_has_reached_has_no_vector_whatever_its_position():
+  """The query of a transformer with positions is at the same one in all prompts."""
+  task = isotropic(_D, _C)
+  model = drawn(
+    lambda: zoo.models.Transformer(_D, _C, num_layers=2, width=8, rngs=nnx.Rngs(0)),
+    dtype='float32',
+  )
+  vectors = task_vectors(model, task, _FUNCTIONS, 1)
+  before, after = vectors.rows
+  _assert_null(before, vectors)
+  assert after.added_gain.mean != 0 != after.set_gain.mean
 
 
 @pytest.mark.slow

@@ -35,6 +35,8 @@ FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
 MixerLike: TypeAlias = str | Callable[..., Mixer]
 # A norm is given as one of NORMS, or as a function of the width and the keys.
 NormLike: TypeAlias = str | Callable[[int, nnx.Rngs], nnx.Module]
+# The norms whose scale 1 / √(variance + ε) can go through a tap.
+WITH_SCALE = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 
 
 class Layer(nnx.Module):
@@ -67,15 +69,15 @@ class Layer(nnx.Module):
     self.mixer_out_tap = Tap('mixer.out', 'b n w', kind='added')
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     self.state_taps = nnx.Dict(state_taps(mixer))
-    self.mixer_norm_tap = Tap('mixer.norm', 'b n o', kind='norm')
+    self.mixer_norm_tap = norm_tap(self.norm_1, 'mixer.norm')
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
       return
     self.middle_tap = Tap(axes='b n w', kind='stream')
-    self.network_norm_tap = Tap('network.norm', 'b n o', kind='norm')
+    self.norm_2 = make_norm(norm, width, rngs)
+    self.network_norm_tap = norm_tap(self.norm_2, 'network.norm')
     self.network_in_tap = Tap('network.in', 'b n w', kind='normed')
     self.network_tap = Tap('network.out', 'b n w', kind='added')
-    self.norm_2 = make_norm(norm, width, rngs)
     self.feed_forward = FeedForward(
       width, hidden_features, feed_forward, init, rngs=rngs
     )
@@ -121,7 +123,7 @@ class Layer(nnx.Module):
     return tokens
 
   def _normed(
-    self, norm: nnx.Module | None, tokens: Float[Array, 'b n w'], tap: Tap
+    self, norm: nnx.Module | None, tokens: Float[Array, 'b n w'], tap: Tap | None
   ) -> Float[Array, 'b n w']:
     return normed(norm, tokens, None if self.shortcuts else tap)
 
@@ -211,6 +213,12 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   return RMSNorm(width)
 
 
+def norm_tap(norm: nnx.Module | None, name: str) -> Tap | None:
+  """Returns a tap for the scale of a norm; None if `normed` knows of no scale."""
+  has_scale = isinstance(norm, WITH_SCALE)
+  return Tap(name, 'b n o', kind='norm') if has_scale else None
+
+
 def normed(
   norm: Any,
   tokens: Float[Array, '*n w'],
@@ -225,7 +233,7 @@ def normed(
   """
   if norm is None:
     return tokens
-  if tap is None or not isinstance(norm, nnx.LayerNorm | nnx.RMSNorm | RMSNorm):
+  if tap is None or not isinstance(norm, WITH_SCALE):
     return norm(tokens)
   centred, axes = widen(tokens), tuple(range(tokens.ndim - 1))
   if isinstance(norm, nnx.LayerNorm):

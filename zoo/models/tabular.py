@@ -18,7 +18,7 @@ from zoo.core.taps import Tap
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.mixers.mixer import Init, Linear, Slot
 from zoo.models.heads import shares_below_edges
-from zoo.models.layers import Layer, make_norm, normed
+from zoo.models.layers import Layer, make_norm, norm_tap, normed
 from zoo.models.linear_attention import Constant
 from zoo.models.token_model import MAX_LAYERS
 
@@ -149,7 +149,7 @@ class Tabular(nnx.Module):
     )
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_classes + num_bars)
-    self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')
+    self.final_norm_tap = norm_tap(self.norm, 'final.norm')
     self.final_tap = Tap('final.stream', 'b n w', kind='stream')
     self.read_out_tap = Tap('read_out', 'b n k', kind='readout')
     self.edges = Constant(_edges(num_bars))

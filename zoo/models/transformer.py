@@ -28,6 +28,7 @@ from zoo.models.layers import (
   NormLike,
   make_mixers,
   make_norm,
+  norm_tap,
   normed,
 )
 from zoo.models.read_in import make_read_in
@@ -251,7 +252,7 @@ class Transformer(TokenModel):
         )
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, self.num_reads)
-    self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')
+    self.final_norm_tap = norm_tap(self.norm, 'final.norm')
     self.final_tap = Tap('final.stream', 'b n w', kind='stream')
     self.read_out_tap = Tap('read_out', 'b n k', kind='readout')
 

@@ -32,7 +32,6 @@ from zoo.probing.inside.edits import Mean as Mean
 from zoo.probing.inside.edits import Resample as Resample
 from zoo.probing.inside.edits import Set as Set
 from zoo.probing.inside.edits import Zero as Zero
-from zoo.probing.inside.edits import dead_sites as dead_sites
 from zoo.probing.inside.edits import edited as edited
 from zoo.probing.inside.effects import Effect as Effect
 from zoo.probing.inside.effects import Effects as Effects
@@ -49,6 +48,7 @@ from zoo.probing.inside.lens import Lens as Lens
 from zoo.probing.inside.lens import lens as lens
 from zoo.probing.inside.nodes import Node as Node
 from zoo.probing.inside.paths import path_effect as path_effect
+from zoo.probing.inside.reach import dead_sites as dead_sites
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
 from zoo.probing.inside.task_vectors import task_vectors as task_vectors

@@ -189,6 +189,28 @@ def calls_of(values: dict[str, Array], site: str) -> list[Array]:
   return [values[name] for name in in_order(names)]
 
 
+def put_back(
+  values: dict[str, Array], sites: Sequence[str]
+) -> dict[str, Callable[[Array], Array]]:
+  """Returns edits that put captured values back, call by call.
+
+  Each of them serves one forward pass alone, because it counts the calls.
+  """
+
+  def of_site(site: str) -> Callable[[Array], Array]:
+    calls = iter(calls_of(values, site))
+
+    def back(value: Array) -> Array:
+      kept = next(calls, None)
+      if kept is None:  # The tap is called, but its value could not be recorded.
+        raise UserError(no_array(site, values))
+      return kept
+
+    return back
+
+  return {site: of_site(site) for site in sites}
+
+
 def capture(
   model: Predictor, prompt: Prompt, sites: Sequence[str] | None = None
 ) -> dict[str, Array]:

@@ -16,12 +16,10 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run_once
-from zoo.mixers.mixer import RMSNorm
-from zoo.models.layers import normed
-from zoo.probing.inside.activations import recorded, sites_of_kind
-from zoo.probing.inside.edits import dead_sites, edited, put_back, readers
-
-NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
+from zoo.models.layers import WITH_SCALE, normed
+from zoo.probing.inside.activations import put_back, recorded, sites_of_kind
+from zoo.probing.inside.edits import edited
+from zoo.probing.inside.reach import dead_sites, readers
 
 
 class Attribution(NamedTuple):
@@ -218,7 +216,7 @@ def _replace_norms(model: Any, call: Callable[[Any, Array], Array]) -> None:
   """Puts a `_Norm` around each norm of a model; changes the model."""
   for _, module in [*nnx.iter_modules(model)]:
     for key, child in [*nnx.iter_children(module)]:
-      if isinstance(child, NORMS) and not isinstance(module, _Norm):
+      if isinstance(child, WITH_SCALE) and not isinstance(module, _Norm):
         put_child(module, key, _Norm(child, call))
 
 

@@ -28,7 +28,7 @@ from zoo.measure.statistics import (
   estimate,
   one_more,
   plus_minus,
-  ratio,
+  resampled_means,
   share_of_gap,
   why_no_share,
 )
@@ -50,6 +50,8 @@ _ALL_SIZES = 32  # Up to this number of edges, the curve has all sizes.
 _NUM_SIZES = 16  # The curve of a larger graph has this many sizes.
 _AT_ONCE = 8  # One program runs this many sets of edges.
 _LISTED = 20  # The printed table has this many edges.
+_NUM_SAMPLES = 200  # The bootstrap draws the prompts of the search this many times.
+_LEAST_PROMPTS = 64  # Intervals of fewer are far too narrow.
 
 
 class Edge(NamedTuple):
@@ -68,12 +70,15 @@ class Edge(NamedTuple):
     score: The share of the gap that the clean value on this edge recovers, to the first
       order.
     is_kept: Whether the edge belongs to the circuit.
+    kept_share: The share of 200 bootstrap samples of the prompts in whose circuit the
+      edge is, from 0 to 1 (see `circuit`).
   """
 
   sender: Node
   receiver: Node
   score: Share
   is_kept: bool
+  kept_share: float
 
 
 class EdgeRow(NamedTuple):
@@ -86,6 +91,7 @@ class EdgeRow(NamedTuple):
     receiver_head: The head of the receiver; None if it is not a part of a head.
     score: The score of the edge.
     is_kept: Whether the edge belongs to the circuit.
+    kept_share: The share of bootstrap samples in whose circuit the edge is.
   """
 
   sender: str
@@ -94,6 +100,7 @@ class EdgeRow(NamedTuple):
   receiver_head: int | None
   score: Share
   is_kept: bool
+  kept_share: float
 
 
 class CurvePoint(NamedTuple):
@@ -170,6 +177,7 @@ class Circuit(Tabular):
         edge.receiver.head,
         edge.score,
         edge.is_kept,
+        edge.kept_share,
       )
       for edge in self.edges
     )
@@ -183,11 +191,17 @@ class Circuit(Tabular):
       f'these {plus_minus(self.without)}.'
     )
     rows = [
-      (str(edge.sender), str(edge.receiver), plus_minus(edge.score))
+      (
+        str(edge.sender),
+        str(edge.receiver),
+        plus_minus(edge.score),
+        f'{edge.kept_share:.2f}',
+      )
       for edge in kept[:_LISTED]
     ]
+    header = 'sender', 'receiver', 'score', 'kept in'
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
-    return f'{said}\n{format_table(rows, ("sender", "receiver", "score"))}{more}'
+    return f'{said}\n{format_table(rows, header)}{more}'
 
 
 def circuit(
@@ -215,6 +229,13 @@ def circuit(
   set that recovers 90 % of the gap on the prompts of the scores. All shares that are
   returned are measured on other prompts.
 
+  One search is one draw: other prompts give other scores, and another number of edges.
+  The field `kept_share` of an edge says how sure it is. The prompts of the search are
+  drawn again with replacement, 200 times. Each time the scores order the edges anew,
+  and as many of the first edges are kept as first recover 90 % of the gap, read from
+  the sets that the search has run. So the model is not run anew, and sets of edges that
+  the search has not seen are not judged.
+
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
     recovers to the first order.
@@ -238,7 +259,9 @@ def circuit(
     keep: What the corrupt prompts have in common with the clean ones: 'inputs' or
       'query' (as in `task.redraw`), or None for nothing.
     num_prompts: The number of pairs of prompts on which the circuit is chosen, at least
-      2. As many other pairs measure it.
+      64. As many other pairs measure it. For `checkpoints/transformer` the 95 %
+      interval of `recovered` contains the truth in 0.88, 0.91, 0.92 and 0.93 of draws
+      of 64, 128, 256 and 512 prompts.
     seed: The seed of the prompts and of the random sets.
 
   Returns:
@@ -263,7 +286,7 @@ def circuit(
   require_task(task)
   if keep is not None:
     check_name('keep', keep, KEPT)
-  check_count('num_prompts', num_prompts, minimum=2)
+  check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   check_count('seed', seed, minimum=0)
   choosing, judging = (
     _pair(task, keep, num_prompts, key)
@@ -272,48 +295,78 @@ def circuit(
   graph = graph_of(model, choosing[0])
   runner = _Runner(model, task, graph)
   clean_loss, corrupt_loss = runner.checked_ends(*choosing)
-  scores = runner.scores(*choosing, clean_loss, corrupt_loss)
-  sizes = np.array([score.mean for score in scores])
-  order = _grown(graph, np.abs(sizes))
-  kept = _smallest(runner, choosing, order, clean_loss, corrupt_loss)
-  return _judged(runner, judging, scores, order, kept, seed)
+  gap, moves = corrupt_loss - clean_loss, runner.moves(*choosing)
+  scores = [_share(move, clean_loss, corrupt_loss) for move in moves.T]
+  order = _grown(graph, np.abs([score.mean for score in scores]))
+  kept, recovered = _smallest(runner, choosing, order, corrupt_loss, gap)
+  kept_shares = _kept_shares(graph, moves, recovered, gap)
+  edges = []
+  for rank, i in enumerate(order):
+    sender, receiver = graph.edges[i]
+    kept_share = float(kept_shares[i])
+    edges.append(Edge(sender, receiver, scores[i], rank < kept, kept_share))
+  return _judged(runner, judging, edges, order, kept, seed)
 
 
 def _smallest(
   runner: _Runner,
   choosing: tuple[Prompt, Prompt],
   order: Int[np.ndarray, ' e'],
-  clean_loss: Float[np.ndarray, ' b'],
   corrupt_loss: Float[np.ndarray, ' b'],
-) -> int:
-  """Returns the smallest number of the first edges that recover enough."""
-  for start in range(1, len(order) + 1, _AT_ONCE):
+  gap: Float[np.ndarray, ' b'],
+) -> tuple[int, Float[np.ndarray, 'b n']]:
+  """Returns the smallest number of the first edges that recover enough.
+
+  Beside it is what the first n edges recover in each prompt, for n from 1 to twice this
+  number or a little more.
+  """
+  kept, parts = 0, []
+  while len(parts) < len(order) and not (kept and len(parts) >= 2 * kept):
+    start = len(parts) + 1
     counts = range(start, min(start + _AT_ONCE, len(order) + 1))
-    losses = runner.losses(*choosing, [order[:count] for count in counts])
-    for count, of_set in zip(counts, losses, strict=True):
-      share = ratio(corrupt_loss - of_set, corrupt_loss - clean_loss)
-      if share.mean >= _KEPT_SHARE:
-        return count
-  return len(order)
+    parts += [
+      corrupt_loss - losses
+      for losses in runner.losses(*choosing, [order[:count] for count in counts])
+    ]
+    enough = [n for n in counts if parts[n - 1].mean() >= _KEPT_SHARE * gap.mean()]
+    kept = kept or min(enough, default=0)
+  return kept or len(order), np.stack(parts, axis=1)
+
+
+def _kept_shares(
+  graph: Graph,
+  moves: Float[np.ndarray, 'b e'],
+  recovered: Float[np.ndarray, 'b n'],
+  gap: Float[np.ndarray, ' b'],
+) -> Float[np.ndarray, ' e']:
+  """Returns the share of bootstrap samples of prompts in whose circuit each edge is."""
+  columns = np.concatenate([moves, recovered, gap[:, None]], axis=1)
+  num_edges, times_kept = moves.shape[1], np.zeros(moves.shape[1])
+  for means in resampled_means(columns, _NUM_SAMPLES):
+    order = _grown(graph, np.abs(means[:num_edges]))
+    is_enough = means[num_edges:-1] >= _KEPT_SHARE * means[-1]
+    count = int(is_enough.argmax()) + 1 if is_enough.any() else len(is_enough)
+    times_kept[order[:count]] += 1
+  return times_kept / _NUM_SAMPLES
 
 
 def _judged(
   runner: _Runner,
   judging: tuple[Prompt, Prompt],
-  scores: Sequence[Share],
+  edges: list[Edge],
   order: Int[np.ndarray, ' e'],
   kept: int,
   seed: int,
 ) -> Circuit:
   """Returns what the circuit, the rest and random sets recover, on new prompts."""
   clean_loss, corrupt_loss = runner.checked_ends(*judging)
-  edges = runner.graph.edges
+  num_edges = len(runner.graph.edges)
   generator = np.random.default_rng(seed)
   orders = [
-    _grown(runner.graph, generator.permutation(len(edges)).astype(float))
+    _grown(runner.graph, generator.permutation(num_edges).astype(float))
     for _ in range(_NUM_RANDOM)
   ]
-  counts = sorted({*_sizes(len(edges)), kept})
+  counts = sorted({*_sizes(num_edges), kept})
   sets = [order[:count] for count in counts] + [order[kept:]]
   sets += [random[:count] for count in counts for random in orders]
   losses = runner.losses(*judging, sets)
@@ -329,10 +382,7 @@ def _judged(
   ]
   point = curve[counts.index(kept)]
   return Circuit(
-    edges=[
-      Edge(edges[i][0], edges[i][1], scores[i], rank < kept)
-      for rank, i in enumerate(order)
-    ],
+    edges=edges,
     curve=curve,
     recovered=point.recovered,
     random=point.random,
@@ -415,19 +465,11 @@ class _Runner:
       )
     return clean_loss, corrupt_loss
 
-  def scores(
-    self,
-    clean: Prompt,
-    corrupt: Prompt,
-    clean_loss: Float[np.ndarray, ' b'],
-    corrupt_loss: Float[np.ndarray, ' b'],
-  ) -> list[Share]:
-    """Returns the score of each edge by EAP-IG."""
+  def moves(self, clean: Prompt, corrupt: Prompt) -> Float[np.ndarray, 'b e']:
+    """Returns what each edge recovers in each prompt, to the first order."""
     function = functools.partial(_moves, graph=self.graph, loss=self.loss)
     moves = self.programs.run(function, [self.model], clean, corrupt)
-    return [
-      _share(-move, clean_loss, corrupt_loss) for move in np.asarray(moves, np.float64)
-    ]
+    return -np.asarray(moves, np.float64).T
 
   def _run(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]

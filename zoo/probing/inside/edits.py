@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -18,19 +17,15 @@ from jaxtyping import Array, ArrayLike
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
-from zoo.measure.predict import run_once
 from zoo.probing.inside.activations import (
   calls_of,
   check_edit_site,
   checked_module,
-  no_array,
   recorded,
-  sites_of_kind,
   takes,
-  wanted_sites,
 )
+from zoo.probing.inside.reach import unreached
 
 _Model = TypeVar('_Model', bound=nnx.Module)
 
@@ -459,125 +454,22 @@ def edited(
         f'the edit at the site {site!r} is a function that cannot be called with one '
         'argument; an edit takes the value alone'
       )
-  copy = without_shortcuts(model)
-  for place in places(copy):
-    if place.site in edits:
-      edit = _edit_of(edits[place.site])
-      place.put(edit)
-      edit.shapes = _shapes_of(edit)
   if prompt is not None:
-    for site in _checked_unreached(model, edits, prompt):
-      raise UserError(f'the edit at the site {site!r} does not reach the prediction')
-  return copy
+    _check_reached(model, edits, prompt)
+  return _with_edits(model, edits)
 
 
-def put_back(
-  values: dict[str, Array], sites: Sequence[str]
-) -> dict[str, Callable[[Array], Array]]:
-  """Returns edits that put captured values back, call by call.
-
-  Each of them serves one forward pass alone, because it counts the calls.
-  """
-
-  def of_site(site: str) -> Callable[[Array], Array]:
-    calls = iter(calls_of(values, site))
-
-    def back(value: Array) -> Array:
-      kept = next(calls, None)
-      if kept is None:  # The tap is called, but its value could not be recorded.
-        raise UserError(no_array(site, values))
-      return kept
-
-    return back
-
-  return {site: of_site(site) for site in sites}
-
-
-def dead_sites(
-  model: Predictor, prompt: Prompt, sites: Sequence[str] | None = None
-) -> list[str]:
-  """Returns the sites whose values do not reach the predictions for the queries.
-
-  A value reaches the predictions if NaN in its place changes any of them. For integers
-  and booleans another value is put there. If a value is a tree of arrays, all of them
-  are changed together.
-
-  Args:
-    model: An NNX module with taps.
-    prompt: Prompts; a few are enough.
-    sites: The sites to check. None means all of them, except those whose values are
-      computed on demand.
-
-  Returns:
-    The names of the sites that reach no prediction.
-
-  Raises:
-    UserError: If the model is not an NNX module, or does not have one of the sites.
-
-  Example:
-    >>> saved = zoo.load('checkpoints/yq_lsa')
-    >>> prompt = saved.task.sample(jax.random.key(0), 2)
-    >>> zoo.probing.dead_sites(saved.model, prompt)
-    []
-  """
-  module = checked_module(model)
-  chosen = wanted_sites(model, sites)
-  edits = {site: _Unchanged() for site in chosen}
-  return _unreached(module, edits, prompt)
-
-
-def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[str]:
-  """Returns the outputs of mixers and networks that depend directly on some sites.
-
-  Only direct dependence counts: the residual stream is kept. For this, all other values
-  that are added to the stream are kept, and the values at all taps of the kinds `embed`
-  and `stream` that can be edited and are single arrays.
-
-  Args:
-    model: A model with taps of the kind `added`.
-    prompt: Prompts; two are enough.
-    senders: Sites. All of them are set to NaN together.
-
-  Returns:
-    The sites of the kind `added`, without the senders, whose values become NaN.
-  """
-  added = [site for site in sites_of_kind(model, 'added') if site not in senders]
-  stream = [
-    place.site
-    for place in places(checked_module(model))
-    if place.tap.kind in ('embed', 'stream')
-    and not place.tap.is_read_only
-    and place.site not in senders
-  ]
-
-  def moved(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-    (model,) = models
-    values, _ = recorded(model, prompt, [*added, *stream])
-    seen: dict[str, list[Array]] = {site: [] for site in added}
-
-    def keep(site: str, back: Callable[[Array], Array], value: Array) -> Array:
-      seen[site].append(jnp.any(jnp.isnan(value)))
-      return back(value)
-
-    kept = {
-      site: functools.partial(keep, site, back)
-      for site, back in put_back(values, added).items()
-    }
-    noise = {site: lambda value: jnp.full_like(value, jnp.nan) for site in senders}
-    held = put_back(values, [site for site in stream if calls_of(values, site)])
-    edited(model, {**held, **kept, **noise})(prompt)
-    return {site: jnp.any(jnp.stack(calls)) for site, calls in seen.items() if calls}
-
-  is_moved = run_once(moved, [model], prompt)
-  return [site for site in added if is_moved.get(site, False)]
-
-
-def _checked_unreached(
+def _check_reached(
   model: nnx.Module, edits: Mapping[str, EditLike], prompt: Prompt
-) -> list[str]:
-  """Returns what `_unreached` does; raises UserError for arrays within `nnx.scan`."""
+) -> None:
+  """Raises UserError for an edit at a part that no prediction depends on."""
+
+  def part_of(edit: EditLike) -> Any:
+    return edit.index if isinstance(edit, Set) else ...
+
+  parts = {site: part_of(edit) for site, edit in edits.items()}
   try:
-    return _unreached(model, edits, prompt)
+    missed = unreached(_with_edits(model, edits), parts, prompt)
   except (IndexError, ValueError) as error:
     if isinstance(error, UserError):
       raise
@@ -591,74 +483,23 @@ def _checked_unreached(
     ]
     if not with_arrays:
       raise
+    others = {site: edit for site, edit in edits.items() if site not in with_arrays}
     try:
-      without = {site: _Unchanged() for site in with_arrays}
-      _unreached(model, {**edits, **without}, prompt)
+      whole = dict.fromkeys(with_arrays, ...)
+      unreached(_with_edits(model, others), {**parts, **whole}, prompt)
     except (IndexError, ValueError):
       raise error from None
     raise UserError(_cut(with_arrays[0])) from error
+  for site in missed:
+    raise UserError(f'the edit at the site {site!r} does not reach the prediction')
 
 
-def _unreached(
-  model: nnx.Module, edits: Mapping[str, EditLike], prompt: Prompt
-) -> list[str]:
-  """Returns the sites where an edit, with the others, reaches no prediction."""
-
-  def predictions(models: Sequence[Any], prompt: Prompt) -> Array:
-    def noisy(chosen: Array) -> Array:
-      copy = without_shortcuts(models[0])
-      for place in places(copy):
-        if place.site in edits:
-          is_chosen = chosen == [*edits].index(place.site)
-          noisy = _Noisy(edits[place.site], is_chosen)
-          place.put(noisy)
-          noisy.edit.site, noisy.edit.axes = noisy.site, noisy.axes
-          noisy.shapes = _shapes_of(noisy)
-      return copy(prompt)
-
-    return jax.lax.map(noisy, jnp.arange(-1, len(edits)))
-
-  if not edits:
-    return []
-  without, *changed = np.asarray(run_once(predictions, [model], prompt))
-  return [
-    site
-    for site, prediction in zip(edits, changed, strict=True)
-    if np.array_equal(prediction, without)  # NaN is not equal to itself.
-  ]
-
-
-class _Unchanged(Edit):
-  """An edit that returns the value, which may also be a tree of arrays."""
-
-  def change(self, value: Array) -> Array:
-    return value
-
-
-class _Noisy(Edit):
-  """An edit that returns NaN, or other integers, at its part if it is chosen."""
-
-  def __init__(self, edit: EditLike, is_chosen: Array):
-    super().__init__()
-    self.edit = _edit_of(edit)
-    # The flag is within a function, since an array would be a leaf of the model.
-    self.choose = lambda noise, value: jnp.where(is_chosen, noise, value)
-
-  def __call__(self, value: Any) -> Any:
-    """Also changes trees of arrays, where the edit would return them unchanged."""
-    if isinstance(self.edit, _Unchanged):
-      return jax.tree.map(lambda leaf: self.change(jnp.asarray(leaf)), self.tap(value))
-    return super().__call__(value)
-
-  def change(self, value: Array) -> Array:
-    changed = self.edit.change(value)
-    index = self.edit.index if isinstance(self.edit, Set) else ...
-    if not hasattr(changed, 'shape') or changed.shape != value.shape:
-      return changed  # The caller refuses it.
-    if jnp.issubdtype(changed.dtype, jnp.inexact):
-      noise = changed.at[index].set(jnp.nan)
-    elif changed.dtype == bool:
-      noise = changed.at[index].set(~changed[index])
-    else:
-      noise = changed.at[index].add(1)
-    return self.choose(noise, changed)
+def _with_edits(model: _Model, edits: Mapping[str, EditLike]) -> _Model:
+  """Returns a copy of a model with edits in place of taps."""
+  copy = without_shortcuts(model)
+  for place in places(copy):
+    if place.site in edits:
+      edit = _edit_of(edits[place.site])
+      place.put(edit)
+      edit.shapes = _shapes_of(edit)
+  return copy

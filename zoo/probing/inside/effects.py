@@ -41,7 +41,7 @@ from zoo.probing.inside.attribution_patching import (
   NUM_STEPS,
   first_order_moves,
 )
-from zoo.probing.inside.edits import dead_sites, edited
+from zoo.probing.inside.edits import edited
 from zoo.probing.inside.nodes import (
   HEADS,
   TOKENS,
@@ -51,6 +51,7 @@ from zoo.probing.inside.nodes import (
   node_of,
   part_of,
 )
+from zoo.probing.inside.reach import dead_sites
 
 # The ways of replacing a value, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'

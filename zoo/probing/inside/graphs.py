@@ -22,10 +22,10 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.taps import Replacement, places, without_shortcuts
+from zoo.core.taps import places, without_shortcuts
 from zoo.probing.inside.activations import checked_module, recorded
-from zoo.probing.inside.edits import readers
 from zoo.probing.inside.nodes import Node
+from zoo.probing.inside.reach import Exchange, readers
 
 KINDS = 'stream', 'query', 'key', 'value', 'heads', 'added'
 _PARTS = 'query', 'key', 'value'
@@ -293,7 +293,7 @@ def run_graph(
   spreads: list[Array] = []
 
   def replace(site: str, function: Callable[[Array], Array]) -> None:
-    by_site[site].put(_Exchange(function))
+    by_site[site].put(Exchange(function))
 
   def apart(value: Array) -> Array:  # to [r, b, …]
     return value.reshape(num_streams, -1, *value.shape[1:])
@@ -367,17 +367,6 @@ def run_graph(
   prediction = apart(copy(repeated))[0]
   spread = jnp.max(jnp.stack(spreads)) if spreads else jnp.zeros(())
   return Run(prediction, jnp.stack([added[sender] for sender in senders]), spread)
-
-
-class _Exchange(Replacement):
-  """Hands the value of a tap to a function, and goes on with what it returns."""
-
-  def __init__(self, function: Callable[[Array], Array]):
-    super().__init__()
-    self.function = function
-
-  def __call__(self, value: Any) -> Any:
-    return self.function(self.tap(value))
 
 
 class Ends(NamedTuple):

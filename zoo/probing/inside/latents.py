@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jax.tree_util import keystr
 from jaxtyping import Array, Float
 
@@ -44,6 +45,11 @@ _STEPS = 1, 2, 4  # Gradient descent takes these numbers of steps.
 _PENALTIES = np.logspace(-6, 4, 21)  # The unit is the largest squared singular value.
 
 
+# Integers with at most so many values are probed as classes.
+_MOST_CLASSES = 64
+# With fewer prompts, of which half score the map, the 95 % intervals of R² contain the
+# truth in less than 93 % of draws.
+_LEAST_PROMPTS = 128
 PROMPT = 'the prompt itself'
 
 
@@ -58,7 +64,8 @@ class LatentScore(NamedTuple):
 
   Attributes:
     site: The site, or 'the prompt itself' for all features and labels of the prompt.
-    target: The name of the target.
+    target: The name of the target. Latents that are classes end in ', one-hot': the
+      target is a vector with 1 at the class and 0 elsewhere.
     r2: R² of the model.
     permuted: R² with the targets of other prompts, a control.
     untrained: R² of untrained models at this site. Its ± is half of the interval that
@@ -118,7 +125,7 @@ def probe_latents(
       prompt. None means those of `latent_targets`.
     sites: The sites to probe. None means all of them, except those whose values are
       computed on demand.
-    num_prompts: The number of prompts, at least 8, of which half are for the fit.
+    num_prompts: The number of prompts, at least 128, of which half are for the fit.
     seed: The seed of the prompts.
     untrained: Two or more models of the same architecture with other initial weights.
       The error over these models is by Student's t, whose intervals are much narrower
@@ -130,7 +137,7 @@ def probe_latents(
   Raises:
     UserError: If a site is unknown, also to an untrained model; if no targets are
       given, and the task has none or `latent_targets` refuses it; if there is a single
-      untrained model; if there are fewer than 8 prompts; if the model has taps, and
+      untrained model; if there are fewer than 128 prompts; if the model has taps, and
       none of the sites has a value that can be read.
 
   Example:
@@ -141,7 +148,7 @@ def probe_latents(
     ...   task,
     ...   targets={'mean label': lambda prompt: prompt.y.mean(axis=1)},
     ...   sites=['layers.0.mixer.out'],
-    ...   num_prompts=16,
+    ...   num_prompts=128,
     ... )
     >>> [score.site for score in scores]
     ['the prompt itself', 'layers.0.mixer.out']
@@ -149,14 +156,20 @@ def probe_latents(
   require_task(task)
   if len(untrained) == 1:
     raise UserError('there is one untrained model; their spread needs two or more')
-  check_count('num_prompts', num_prompts, minimum=8)
+  check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   chosen = wanted_sites(model, sites)
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
   task = task.held_out()
   prompt = task.sample(stream_of(seed, CURVE_STREAM), num_prompts, latents=True)
   wanted = latent_targets(task, prompt) if targets is None else targets
   if not wanted:
-    raise UserError(f'{type(task).__name__} has no latents; give targets')
+    name, has_latents = type(task).__name__, bool(jax.tree.leaves(prompt.latents))
+    if not has_latents:
+      raise UserError(f'{name} has no latents; give targets')
+    raise UserError(
+      f'the latents of {name} are integers with more than {_MOST_CLASSES} values, '
+      'which are not probed as classes; give targets'
+    )
   prompt_alone = dataclasses.replace(prompt, latents=None)
 
   def values_of(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
@@ -184,13 +197,17 @@ def probe_latents(
 def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
   """Returns what a prompt was drawn from and, for linear regression, estimates of it.
 
-  The targets are the latents of the task. For `linear_regression` there are also
+  The targets are the latents of the task. Integers and booleans are classes: the target
+  is a vector for each of them, with 1 at its class and 0 elsewhere. R² of a probe is
+  then 0 for the frequencies of the classes. Integers with more than 64 values, such as
+  numbers of rows of a table, are left out. For `linear_regression` there are also
   `X'y / C`, and the weights of least squares, of gradient descent from the prior mean
   after 1, 2 and 4 steps with the best rates, and of the posterior mean.
 
   Args:
     task: The task.
     prompt: Prompts with latents, from `task.sample(key, batch_size, latents=True)`.
+      The classes are those that occur in them.
 
   Returns:
     The targets by name, each a function of prompts that returns an array for each
@@ -209,9 +226,14 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
   require_task(task)
   targets: dict[str, Target] = {}
   for path, leaf in jax.tree.leaves_with_path(prompt.latents):
+    path_name = keystr(path, simple=True, separator='.')
+    name = f'latents.{path_name}' if path_name else 'latents'
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
-      name = keystr(path, simple=True, separator='.')
-      targets[f'latents.{name}' if name else 'latents'] = _latent(path)
+      targets[name] = _latent(path)
+    elif len(classes := np.unique(leaf)) <= _MOST_CLASSES:
+      targets[f'{name}, one-hot'] = _latent(path, classes)
+    else:
+      logging.warning('%s: integers with %d values are left out', name, len(classes))
   if theory.covers(task):
     targets["X'y / C"] = lambda prompt: (
       jnp.einsum('bcd,bc->bd', prompt.x, prompt.y) / max(prompt.x.shape[1], 1)
@@ -225,12 +247,14 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
   return targets
 
 
-def _latent(path: tuple[Any, ...]) -> Target:
-  """Returns a function that reads the latents at a path."""
+def _latent(path: tuple[Any, ...], classes: np.ndarray | None = None) -> Target:
+  """Returns a function that reads the latents at a path; classes become one-hot."""
 
   def target(prompt: Prompt) -> Array:
-    leaves = dict(jax.tree.leaves_with_path(prompt.latents))
-    return leaves[path]
+    leaf = dict(jax.tree.leaves_with_path(prompt.latents))[path]
+    if classes is None:
+      return leaf
+    return jax.nn.one_hot(jnp.searchsorted(classes, leaf), len(classes))
 
   return target
 

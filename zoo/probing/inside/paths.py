@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
@@ -19,11 +19,12 @@ from zoo.measure.statistics import Share, share_of_gap
 from zoo.probing.inside.activations import (
   checked_module,
   no_array,
+  put_back,
   recorded,
   sites_of_kind,
   wanted_sites,
 )
-from zoo.probing.inside.edits import edited, put_back, readers
+from zoo.probing.inside.edits import edited
 from zoo.probing.inside.effects import (
   LossAtQuery,
   Metric,
@@ -32,12 +33,11 @@ from zoo.probing.inside.effects import (
   checked_prompts,
 )
 from zoo.probing.inside.nodes import Node, NodeLike, Part, node_of, part_of, put_part
+from zoo.probing.inside.reach import depends, readers
 
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.
 _OF_STREAM = 'embed', 'stream', 'added'
-# A value has changed if it differs by more than so many roundings of the largest value.
-_ROUNDINGS = 100
 
 
 def path_effect(
@@ -171,10 +171,10 @@ def path_effect(
       return [edited(model, {receiver.site: edit})(corrupt)]
 
     # The edits of above count the calls of one forward pass, so they are made anew.
-    is_reached = _depends(
+    is_reached = depends(
       received_with, sent_part, lambda: put_part(sent, sender.site, sent_part)
     )
-    goes_on = _depends(
+    goes_on = depends(
       predicted_with,
       received_part,
       lambda: put_part(received, receiver.site, received_part),
@@ -213,43 +213,3 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
         'must have numbers with a fraction'
       )
   return [part_of(node, axes[node.site], shapes[node.site].shape) for node in nodes]
-
-
-def _depends(
-  results_with: Callable[[Callable[[Array], Array]], list[Array]],
-  part: Part,
-  new_edit: Callable[[], Callable[[Array], Array]],
-) -> Bool[Array, '']:
-  """Returns whether results depend on a part of a value.
-
-  NaN goes wherever a value is used, but also through a mask, since 0 · NaN is NaN.
-  Therefore the results must also change with the new value of the part, or with noise.
-
-  Args:
-    results_with: A function that returns the results if an edit changes the value.
-    part: The part.
-    new_edit: A function that returns an edit which puts the new value into the part.
-  """
-
-  def with_change(number: Array) -> list[Array]:
-    put_new = new_edit()
-
-    def edit(value: Array) -> Array:
-      old = value[part]
-      noise = jax.random.normal(jax.random.key(0), old.shape, old.dtype)
-      noisy = old + (1 + jnp.abs(old)) * noise
-      spoilt = jnp.full_like(old, jnp.nan)
-      chosen = jax.lax.select_n(number, old, put_new(value)[part], noisy, spoilt)
-      return value.at[part].set(chosen)
-
-    return results_with(edit)
-
-  is_moved, is_spoilt = jnp.asarray(False), jnp.asarray(False)
-  # One program computes all of them, so that most equal results have equal bits.
-  for before, *moved, spoilt in jax.lax.map(with_change, jnp.arange(4)):
-    # An FFT mixes the roundings of all tokens.
-    rounding = _ROUNDINGS * jnp.finfo(before.dtype).eps * jnp.max(jnp.abs(before))
-    for after in moved:
-      is_moved |= jnp.any(jnp.abs(after - before) > rounding)
-    is_spoilt |= jnp.any(jnp.isnan(spoilt))
-  return is_moved & is_spoilt

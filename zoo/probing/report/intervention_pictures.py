@@ -52,10 +52,10 @@ CAPTIONS = {
     'to; the first row is the map from all features and labels of the prompt.'
   ),
 }
-_SCORES = 'previous', 'duplicate', 'induction', 'label_correlation'
+_SCORES = 'previous', 'duplicate', 'induction'
 _SHARES = 'recovered', 'zero', 'mean', 'resample'
-_HEADER = 'previous token', 'same token', 'induction', 'label correlation'
-_DOES = 'recovers', 'zero costs', 'mean costs', 'resampling costs'
+_HEADER = 'previous token', 'same token', 'induction'
+_DOES = 'label correlation', 'recovers', 'zero costs', 'mean costs', 'resampling costs'
 _MOST_ROWS = 40  # A picture has at most this many rows.
 _MOST_LISTED = 20  # A table has at most this many rows.
 
@@ -197,11 +197,18 @@ def plot_latents(result: Sequence[LatentScore], *, ax: Axes | None = None) -> Ax
 def _by_head(
   result: HeadMeasurements,
 ) -> dict[str, tuple[list[float], list[Share | None]]]:
-  """Returns the scores and shares of each head; NaN where there is none."""
+  """Returns scores of each head, NaN where there is none, and what has an error.
+
+  These are the label correlation and the shares.
+  """
   scores = {
     f'{score.layer}, head {score.head}': [
       np.nan if (value := getattr(score, name)) is None else value for name in _SCORES
     ]
+    for score in result.scores
+  }
+  correlations = {
+    f'{score.layer}, head {score.head}': score.label_correlation
     for score in result.scores
   }
   shares = {
@@ -213,7 +220,13 @@ def _by_head(
   unknown = [np.nan] * len(_SCORES)
   none = [None] * len(_SHARES)
   names = dict.fromkeys([*scores, *shares])
-  return {name: (scores.get(name, unknown), shares.get(name, none)) for name in names}
+  return {
+    name: (
+      scores.get(name, unknown),
+      [correlations.get(name), *shares.get(name, none)],
+    )
+    for name in names
+  }
 
 
 def _scale(values: np.ndarray, limit: float | None = None) -> Normalize:

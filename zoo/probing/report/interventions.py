@@ -38,10 +38,10 @@ from zoo.probing.inside.activations import (
   in_order_of_calls,
   sites_of_kind,
 )
-from zoo.probing.inside.edits import dead_sites
 from zoo.probing.inside.effects import Effect, Effects, effects
 from zoo.probing.inside.head_scores import HeadScore, head_scores
 from zoo.probing.inside.latents import PROMPT, LatentScore, probe_latents
+from zoo.probing.inside.reach import dead_sites
 from zoo.probing.nearest_algorithms.by_layer import (
   Match,
   Readout,
@@ -177,7 +177,11 @@ def _latents(
   if not jax.tree.leaves(prompt.latents):
     return None
   shown = sites_of_kind(model, *_SHOWN)
-  return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed, untrained)
+  try:
+    return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed, untrained)
+  except UserError as error:  # There are no targets to which a map could lead.
+    logging.warning('probes of latents are left out: %s', error)
+    return None
 
 
 def tables(part: str, result: Result) -> dict[str, Rows[Any]]:
@@ -345,7 +349,10 @@ def from_json(part: str, content: Any) -> Result | None:
   if part == 'what_matters':
     return _effects(content)
   if part == 'heads':
-    scores = [HeadScore(*row) for row in content[0]]
+    scores = [
+      HeadScore(*row[:5], label_correlation=_estimate(row[5]), reasons=row[6])
+      for row in content[0]
+    ]
     return HeadMeasurements(scores, _effects(content[1]))
   if part == 'layers':
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
