@@ -18,7 +18,7 @@ from zoo.core.tables import Z_95, format_estimate, format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.contracts.checks import MODEL, checked_baselines
-from zoo.measure.curves import check_ways, losses_of, summarise
+from zoo.measure.curves import check_ways, losses_of, spread_lengths, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
 from zoo.measure.statistics import estimate
@@ -190,10 +190,7 @@ def _lengths_and_prompts(
 ) -> tuple[list[int], int]:
   """Returns the numbers of examples to measure at, denser near 0, and of prompts."""
   c, most = task.context_length, _FEW if one_pass(model) is None else _MANY
-  lengths = [*range(c + 1)]
-  if c >= most:
-    spaced = np.geomspace(1, c, most - 1).round().astype(int)
-    lengths = sorted({0, *spaced.tolist()})
+  lengths = spread_lengths(c, most)
   if affordable(task, len(lengths)) < _ENOUGH:
     lengths = [c]
   return lengths, min(num_prompts, affordable(task, len(lengths)))

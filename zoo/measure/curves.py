@@ -208,6 +208,14 @@ def checked_lengths(lengths: Iterable[int], least: int, most: int) -> list[int]:
   return lengths
 
 
+def spread_lengths(c: int, most: int) -> list[int]:
+  """Returns at most so many numbers of examples from 0 to c, denser near 0."""
+  if c < most:
+    return [*range(c + 1)]
+  spaced = np.geomspace(1, c, most - 1).round().astype(int)
+  return sorted({0, *spaced.tolist()})
+
+
 def losses_of(
   predictors: Mapping[str, Predictor],
   task: Task,

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from tqdm.auto import tqdm
 
 from zoo.config.building import Config
 from zoo.config.sharding import State
@@ -28,6 +27,7 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
+from zoo.host.progress import progress_bar
 from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.training.hooks import Event, Hook
 
@@ -40,17 +40,7 @@ class Progress:
   """The progress bar of one launch; a context manager. Only process 0 shows it."""
 
   def __init__(self, label: str, step: int, num_steps: int):
-    # A log file, unlike a terminal or a notebook, would record every refresh.
-    is_watched = sys.stderr.isatty() or hasattr(sys, 'ps1')
-    self._bar = tqdm(
-      desc=label,
-      initial=step,
-      total=num_steps,
-      unit='step',
-      mininterval=0.2 if is_watched else 10.0,
-      dynamic_ncols=True,
-      disable=jax.process_index() != 0,
-    )
+    self._bar = progress_bar(label, num_steps, 'step', initial=step)
 
   def __enter__(self) -> Progress:
     return self
