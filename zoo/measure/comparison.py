@@ -153,6 +153,8 @@ def compare_all(
       slow[name] = baseline
     else:
       fast[name] = baseline
+  few = f'{num_prompts} prompts, after {len(lengths)} numbers of examples'
+  logging.info('comparing with %d baselines on %s', len(baselines), few)
   programs = Programs()  # All models share these.
   if not is_checked:
     check_ways(models, task, num_prompts, seed, programs)

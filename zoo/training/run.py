@@ -96,11 +96,10 @@ def train(
     hooks: Objects that are called while the run trains (see `zoo.Hook`). Without hooks
       the next steps start while the last ones are being recorded, which is faster.
     compare: Whether the model is also compared with the baselines of its task at the
-      end, as `summary['comparison']`. The number of prompts is
-      `config.eval.num_compared`, and at most `config.eval.num_batches` times
-      `config.train.batch_size`. A run that has ended is compared again if
-      `config.eval.num_compared` has changed. There is no comparison if there are fewer
-      than two prompts or too little memory.
+      end, as `summary['comparison']`, on `config.eval.num_compared` prompts. A run that
+      has ended is compared again if this number has changed. There is no comparison if
+      there are fewer than two prompts or too little memory, or if
+      `config.eval.num_batches` is 0.
 
   Returns:
     The summary, which is also in `summary.json`. After SIGTERM or SIGHUP, and after
@@ -315,6 +314,7 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
       weights cannot be read. Every process raises it.
     RunError: If the memory is not enough.
   """
+  logging.info('checking and compiling %s', config.model.name)
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
     state: State | None = checked_state(training, from_source=not resumes)
