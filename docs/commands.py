@@ -276,6 +276,7 @@ MAY_BE = {
   'plot.x': 'a swept field, such as `task.prior_mean`',
   'plot.baselines': _NAMES,
   'plot.metric': 'the name of a number',
+  'plot.rename': '`OLD:NEW`; the flag may be repeated',
   'plot.csv': 'a file',
   'plot.out': 'a file that ends in `.png`, `.svg` or `.pdf`',
   'probe.checkpoint': 'a path, or `gs://bucket/folder`',

@@ -165,6 +165,8 @@ def parse(argv: list[str]) -> list[str]:
     if mistake:
       _exit(2, mistake)
     raise
+  except flags.UnrecognizedFlagError as error:
+    _exit(2, config_flag.unknown_flag(error.flagname, argv))
   except (UserError, flags.Error) as error:
     own = config_flag.raised_by_file(error)
     if own is None:

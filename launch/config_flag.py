@@ -185,27 +185,14 @@ def _existing(text: str) -> str:
 
 
 def unknown_field(argv: Sequence[str]) -> UserError | None:
-  """Returns the error for the first flag that sets an unknown field; None if none does.
-
-  The config file is read once more, since ml_collections drops the config when a flag
-  does not fit it.
-  """
+  """Returns the error for the first flag of an unknown field; None if there is none."""
   arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
-  files = [
-    match[1]
-    for argument in arguments
-    if (match := re.match('--?config=(.*)', argument))
-  ]
   try:
-    config = FLAGS['config'].parser.parse(files[-1]) if files else None
-  except AttributeError as error:
-    if not _in_flags(error):
-      raise
-    path = files[-1].partition(':')[0]
-    return UserError(f'the config file {path} defines no get_config()')
-  if not isinstance(config, ConfigDict):
+    known = _flags_of_fields(arguments)
+  except UserError as error:
+    return error
+  if not known:
     return None
-  known = [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]
   for argument in arguments:
     match = re.match(r'--?(?:no)?(config\.[^=]*)', argument)
     if match is None or any(f'{field}.'.startswith(f'{match[1]}.') for field in known):
@@ -217,6 +204,41 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
         )
     return _unknown(match[1], known)
   return None
+
+
+def unknown_flag(name: str, argv: Sequence[str]) -> UserError:
+  """Returns the error for an unknown flag, with the nearest name of all flags."""
+  arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
+  fields = _flags_of_fields(arguments) if 'config' in FLAGS else []
+  near = nearest(name, [*FLAGS, *fields])
+  hint = f'; did you mean --{near}?' if near else ''
+  return UserError(f'unknown flag --{name}{hint}')
+
+
+def _flags_of_fields(arguments: Sequence[str]) -> list[str]:
+  """Returns the flags of all fields of the config that the arguments name, if any.
+
+  The config file is read once more: ml_collections defines only the flags that are
+  given, and drops the config when one does not fit it.
+
+  Raises:
+    UserError: If the file defines no `get_config`.
+  """
+  files = [
+    match[1]
+    for argument in arguments
+    if (match := re.match('--?config=(.*)', argument))
+  ]
+  try:
+    config = FLAGS['config'].parser.parse(files[-1]) if files else None
+  except AttributeError as error:
+    if not _in_flags(error):
+      raise
+    path = files[-1].partition(':')[0]
+    raise UserError(f'the config file {path} defines no get_config()') from error
+  if not isinstance(config, ConfigDict):
+    return []
+  return [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]
 
 
 def _unknown(field: str, known: Sequence[str]) -> UserError:

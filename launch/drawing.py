@@ -1,6 +1,7 @@
 """Flags of all commands that draw: texts, legend, size, style and format.
 
   --title="In-context risk" --xlabel=step --ylabel=risk
+  --rename=yq_lsa:ours      # a line of the legend; only of launch.plot
   --legend=right            # or none, above, below, best, "upper left", …
   --size=column             # 3.3 inches wide; page: 6.75; or WIDTHxHEIGHT in inches
   --style=paper.mplstyle    # a style file of matplotlib
@@ -40,6 +41,8 @@ _LEGENDS = (
   'lower right',
 )
 _MOST_INCHES = 50.0
+# The CSV of a picture begins with these columns if `launch.plot --csv` can draw it.
+OF_PLOT = 'panel,x_axis,'
 
 # --help lists a flag that this module defines as one of the module that asked for it.
 flags.disclaim_key_flags()
@@ -91,13 +94,20 @@ class _Formats(flags.ListParser):
 class Drawing:
   """The drawing flags of one command, which draws and saves its pictures by them."""
 
-  def __init__(self, *, has_texts: bool = True, has_formats: bool = False):
+  def __init__(
+    self,
+    *,
+    has_texts: bool = True,
+    has_formats: bool = False,
+    has_names: bool = False,
+  ):
     """Defines the flags.
 
     Args:
       has_texts: Whether the command takes --title, --xlabel and --ylabel.
       has_formats: Whether the command takes --format, because it chooses the names of
         its pictures itself.
+      has_names: Whether the command takes --rename, because it draws one picture.
     """
     self._texts = {}
     if has_texts:
@@ -109,6 +119,14 @@ class Drawing:
           'ylabel': 'Label of the vertical axis.',
         }.items()
       }
+    self._names = None
+    if has_names:
+      self._names = flags.DEFINE_multi_string(
+        'rename',
+        [],
+        'Another name for a line of the legend: `OLD:NEW`. A number behind the name '
+        'stays. The flag may be repeated.',
+      )
     self._legend = flags.DEFINE(
       _Legend(),
       'legend',
@@ -180,8 +198,17 @@ class Drawing:
     style = self.check(is_one, why)
     from zoo.reports.style import Wishes, drawn_with
 
-    with drawn_with(Wishes(self._size.value, self._legend.value, style)):
+    wishes = Wishes(self._size.value, self._legend.value, style, self._new_names())
+    with drawn_with(wishes):
       yield
+
+  def _new_names(self) -> dict[str, str]:
+    """Returns the names of --rename; raises UserError for one without a colon."""
+    texts = [] if self._names is None else self._names.value
+    for text in texts:
+      if not all(text.partition(':')):
+        raise UserError(f'--rename is {text!r}; it must be OLD:NEW')
+    return {old: new for old, _, new in (text.partition(':') for text in texts)}
 
   @property
   def formats(self) -> list[str]:
@@ -190,10 +217,7 @@ class Drawing:
 
   def set_texts(self, figure: Figure) -> None:
     """Sets the given title and labels, of a single panel or of the whole figure."""
-    title, x_label, y_label = (
-      self._texts[name].value if self._texts else None
-      for name in ('title', 'xlabel', 'ylabel')
-    )
+    title, x_label, y_label = self._given_texts()
     panels = [axes for axes in figure.axes if axes.axison and not _is_bar(axes)]
     is_one = len(panels) == 1
     if title is not None:
@@ -213,6 +237,11 @@ class Drawing:
         axes.set_ylabel(y_label if is_one else '', parse_math=False)
       if not is_one:
         figure.supylabel(y_label, parse_math=False)
+
+  def _given_texts(self) -> list[str | None]:
+    """Returns the given title and labels, each None unless it is given."""
+    names = 'title', 'xlabel', 'ylabel'
+    return [self._texts[name].value if self._texts else None for name in names]
 
   def save(
     self,
@@ -246,7 +275,13 @@ class Drawing:
     for file in paths:
       figure.savefig(file)
     if has_numbers and figure.numbers:
-      write_atomically(path.with_suffix('.csv'), figure.numbers)
+      numbers, texts = figure.numbers, self._given_texts()
+      if has_texts and any(texts) and numbers.startswith(OF_PLOT):
+        from zoo.reports.plots import with_texts
+
+        # The picture that `launch.plot --csv` draws of this file has the same texts.
+        numbers = with_texts(numbers, *texts)
+      write_atomically(path.with_suffix('.csv'), numbers)
     return paths
 
 

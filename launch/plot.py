@@ -6,6 +6,7 @@ python -m launch.plot --workdir=runs/a --against=examples   # with the task's ba
 python -m launch.plot --workdir=runs/a --loss=training --against=operations
 python -m launch.plot --workdir=runs/a --metric=norm/weights   # a metric of your own
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
+python -m launch.plot --workdir=runs/heads --metric=loss   # mean over seeds, by step
 python -m launch.plot --workdir=runs/mixers --x=model.mixer
 python -m launch.plot --workdir=runs/mixers --against=examples --baselines=bayes,ridge
 python -m launch.plot --workdir=runs/a --size=column --legend=right --out=risk.pdf
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from launch import cli
-from launch.drawing import Drawing
+from launch.drawing import OF_PLOT, Drawing
 from zoo.core.errors import UserError
 from zoo.host.files import read_text, user_path, workdir_path
 
@@ -68,7 +69,8 @@ _METRIC = flags.DEFINE_string(
   'metric',
   None,
   'Name of another number of `metrics.jsonl` to plot against steps or operations in '
-  'place of the loss, such as `norm/weights` of a metric of your own.',
+  'place of the loss, such as `norm/weights` of a metric of your own. Points of a '
+  'sweep that differ only in the seed are drawn as their mean, with a 95 % interval.',
 )
 _CSV = flags.DEFINE_string(
   'csv',
@@ -76,7 +78,7 @@ _CSV = flags.DEFINE_string(
   'In place of `--workdir`: a CSV that this command wrote beside a picture, or the '
   '`figure_NAME.csv` of a study. Its picture is drawn again.',
 )
-_DRAWING = Drawing()
+_DRAWING = Drawing(has_names=True)
 _OUT = flags.DEFINE_string(
   'out',
   None,
@@ -108,14 +110,10 @@ def main() -> None:
     )
   if is_sweep and training:
     raise UserError(
-      '--loss is training, and --workdir is a sweep; give the folders of its points'
+      '--loss is training, and --workdir is a sweep; give --metric=loss, or the '
+      'folders of its points'
     )
-  swept = is_sweep and not training and not examples
-  if _METRIC.value is not None and swept:
-    raise UserError(
-      f'--metric is {_METRIC.value!r}, and --workdir is a sweep; give the folders of '
-      'its points'
-    )
+  swept = is_sweep and not training and not examples and _METRIC.value is None
   if _X.value is not None and not swept:
     raise UserError(f'--x is {_X.value!r}; it is for the risk at the end of a sweep')
   name = 'sweep' if swept else 'examples' if examples else 'risk'
@@ -179,7 +177,7 @@ def _out(default: pathlib.Path) -> pathlib.Path:
   if out.suffix not in ('.png', '.svg', '.pdf'):
     raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
   numbers = out.with_suffix('.csv')
-  if numbers.is_file() and not read_text(numbers).startswith('panel,x_axis,'):
+  if numbers.is_file() and not read_text(numbers).startswith(OF_PLOT):
     raise UserError(
       f'{numbers} would have the numbers of the picture, and is another table; give '
       'another --out'

@@ -98,10 +98,7 @@ def main() -> None:
   _DRAWING.check(is_one, why)
   out = cli.folder_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
-  from flax import nnx
-
   import zoo
-  from zoo.config.building import build_model
   from zoo.config.saved import to_json
   from zoo.probing.report.intervention_report import Interventions
   from zoo.probing.report.pictures import page, pictures
@@ -131,7 +128,7 @@ def main() -> None:
   parts = Interventions(out, saved.model, to_json(saved.config))
   if _INTERVENTIONS.value:
     seeds = [saved.config.seed + 1 + i for i in range(_NUM_UNTRAINED)]
-    untrained = [build_model(saved.config, nnx.Rngs(seed)) for seed in seeds]
+    untrained = [saved.untrained(seed) for seed in seeds]
     parts.measure(saved.model, saved.task, _SECONDS.value, untrained)
   with cli.writing(out):
     out.mkdir(parents=True, exist_ok=True)

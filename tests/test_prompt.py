@@ -26,6 +26,18 @@ def prompt():
     )
 
 
+def test_a_prompt_is_printed_by_the_types_and_shapes_of_its_arrays(prompt):
+  whole = dataclasses.replace(prompt, latents={'w': prompt.x_query, 'kind': 'a'})
+  assert repr(whole) == (
+    'Prompt(x=float64[3, 5, 2], y=float64[3, 5], x_query=float64[3, 2], '
+    "y_query=float64[3], latents={'kind': 'a', 'w': float64[3, 2]})"
+  )
+  said = []
+  jax.jit(lambda prompt: said.append(repr(prompt)))(prompt.prefix(0))
+  jax.tree.structure(prompt)  # JAX makes one of placeholders.
+  assert said[0].startswith('Prompt(x=float')
+
+
 def test_features_and_labels_are_those_of_the_examples_and_the_query(prompt):
   with jax.enable_x64(True):
     features, labels = jax.jit(lambda p: (p.features, p.labels))(prompt)

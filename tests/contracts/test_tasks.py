@@ -49,6 +49,28 @@ class _Disagrees(Ridge):
     return super().predictions(prompt) + 1
 
 
+@struct.dataclass
+class _FailsAt(Ridge):
+  """The Bayes predictor of the right task, which fails after some examples."""
+
+  num_examples: int = struct.field(pytree_node=False, default=0)
+
+  def predict(self, examples):
+    right = super().predict(examples)
+    return jnp.where(examples.num_seen == self.num_examples, 10.0, right)
+
+
+@struct.dataclass
+class _SeldomFar(Ridge):
+  """An estimate that is far off on about one prompt in 400."""
+
+  by: float = 100.0
+
+  def predict(self, examples):
+    right = super().predict(examples)
+    return jnp.where(jnp.abs(examples.x_query[0]) > 3, right + self.by, right)
+
+
 def _shifted(task: Any) -> Any:
   return make_class(shifts=lambda self: {'other': task}, baselines=lambda self: {})
 
@@ -161,7 +183,15 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
   ),
   'a bayes that is worse': (
     make_class(baselines=lambda self: {'bayes': Zero(), 'ols': Ridge()}),
-    ['bayes of Own is worse than ols after 2 examples'],
+    ['bayes of Own is worse than', 'examples, by'],
+  ),
+  'a bayes that is worse at one number of examples': (
+    make_class(baselines=lambda self: {'bayes': _FailsAt(num_examples=3)}),
+    ['bayes of Own is worse than', 'after 3 examples'],
+  ),
+  'a bayes that is seldom infinite': (
+    make_class(baselines=lambda self: {'bayes': _SeldomFar(by=jnp.inf)}),
+    ['bayes of Own is not finite after'],
   ),
   'a shift that is no task': (
     _shifted(3),
@@ -178,7 +208,8 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
 _QUICK = [
   *('no task', 'a text as num_features', 'labels NaN', 'labels 0 and 1 of signs'),
   *('depends on the batch', 'a redraw that keeps nothing'),
-  *('a baseline that looks ahead', 'a bayes that is worse', 'a shift that is no task'),
+  *('a baseline that looks ahead', 'a shift that is no task'),
+  'a bayes that is worse at one number of examples',
 ]
 
 
@@ -212,6 +243,15 @@ def test_an_error_of_the_task_passes_with_a_note_of_what_was_called(make, kind):
 
 def test_a_right_task_passes():
   zoo.check_task(Good())
+
+
+@pytest.mark.parametrize('is_far', [False, True])
+def test_an_estimate_of_bayes_whose_mean_is_that_of_a_few_prompts_warns(is_far, caplog):
+  estimate = _SeldomFar() if is_far else Ridge(penalty=0.01)
+  zoo.check_task(make_class(baselines=lambda self: {'bayes_estimate': estimate})())
+  said = [line for line in caplog.messages if 'bayes_estimate' in line]
+  assert len(said) == is_far
+  assert not said or 'of 512 prompts holds' in said[0]
 
 
 @pytest.mark.slow

@@ -33,11 +33,18 @@ def _plot(call, run, *flags):  # noqa: F811
 
 
 def test_texts_are_set_and_the_csv_has_what_is_shown(call, run, figures):  # noqa: F811
-  _plot(call, run, '--title=My $', '--xlabel=step', '--ylabel=risk')
+  names = '--rename=yq_lsa:ours', '--rename=gd:one step'
+  _plot(call, run, '--title=My $', '--xlabel=step', '--ylabel=risk', *names)
   (axes,) = figures['risk.png'].axes
   texts = axes.get_title(), axes.get_xlabel(), axes.get_ylabel()
   assert texts == ('My $', 'step', 'risk')
   (panel,) = from_csv('risk', (run / 'risk.csv').read_text()).panels
+  assert (panel.key, panel.x_axis, panel.y_axis) == texts
+  shown = [line.get_label() for line in axes.lines]
+  assert shown == ['ours: 0.750', 'one step: 1.500'] == [s.name for s in panel.series]
+  answer = call('plot', f'--workdir={run}', '--rename=yq:ours')
+  assert answer.code == 2
+  assert "the legend has no line 'yq'; it has 'yq_lsa: 0.750'" in answer.err
   (curve, *_) = panel.series
   assert (curve.x, curve.y) == ((4.0, 8.0, 12.0), (9 / 4, 9 / 8, 9 / 12))
 

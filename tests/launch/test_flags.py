@@ -43,6 +43,13 @@ def test_warm_up_is_a_tenth_of_the_steps_that_are_set(parsed):
   assert warmup(*both) == warmup(*reversed(both)) == 7
 
 
+def test_a_mistyped_flag_is_answered_by_the_nearest_whole_name(parsed, capsys):
+  with pytest.raises(SystemExit):
+    parsed(f'{CONFIGS}/lsa.py', '--confg.train.num_steps=300')
+  said = 'unknown flag --confg.train.num_steps; did you mean --config.train.num_steps?'
+  assert capsys.readouterr().err == f'error: {said}\n'
+
+
 def test_none_sets_a_field_back_and_a_later_flag_wins(parsed):
   clip = '--config.optimizer.clip_norm'
   config = parsed(f'{CONFIGS}/transformer.py', f'{clip}=None')

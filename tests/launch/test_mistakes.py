@@ -27,7 +27,7 @@ _MISTAKES = {
   'main --config=configs/transfomer.py': 'did you mean configs/transformer.py?',
   'main --config=transformer': 'did you mean configs/transformer.py?',
   f'{_MAIN}:papr': ("variant 'papr'", 'paper, smoke'),
-  f'{_MAIN} --wrkdir=x': ("'wrkdir'", 'workdir'),
+  f'{_MAIN} --wrkdir=x': ('unknown flag --wrkdir', 'workdir'),
   f'{_MAIN} stray': "'stray'",
   f'{_MAIN} --config.train.nmu_steps=3': "did you mean 'config.train.num_steps'",
   'main --config configs/yq_lsa.py --config.train.nmu_steps=3': (

@@ -31,6 +31,7 @@ from zoo.training.run_plots import (
   _read_comparison,
   logged,
   plot_examples,
+  plot_metric,
   plot_risk,
   plot_sweep,
   plot_sweep_examples,
@@ -491,6 +492,31 @@ def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
     'mean of 3 seeds; bands: 95 % interval over seeds',
     'bands of baselines: over prompts',
   ]
+
+
+def test_a_metric_of_a_sweep_is_drawn_with_means_over_seeds(call, swept):
+  for point in (swept / 'points').iterdir():
+    seed = int(point.name[-1])
+    steps = (4, 8, 12) if seed else (8, 12)
+    lines = [line(step, **{'norm/w': step + seed}) for step in steps]
+    write_lines(point, lines)
+  answer = call('plot', f'--workdir={swept}', '--metric=norm/w')
+  assert (answer.code, answer.out) == (0, f'{swept}/metric.png\n')
+  axes = plot_metric(swept, 'norm/w')
+  delta, gla = axes.lines
+  half = 4.303 / np.sqrt(3)  # Student's t with two degrees of freedom
+  assert [curve.get_label() for curve in (delta, gla)] == [
+    f'mixer={name}: 13.000 ± {half:.2g}' for name in ('delta', 'gla')
+  ]
+  np.testing.assert_allclose(np.asarray(delta.get_xdata(), float), [8, 12])
+  np.testing.assert_allclose(np.asarray(delta.get_ydata(), float), [9, 13])
+  heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
+  assert (heights.min(), heights.max()) == pytest.approx(
+    (9 - half, 13 + half), rel=1e-3
+  )
+  assert axes.get_title().startswith('mean of 3 seeds, band: 95 % interval over seeds')
+  with refuses('has logged no number', 'norm/w'):
+    plot_metric(swept, 'norm/v')
 
 
 def test_baselines_are_chosen_by_name(call, swept):

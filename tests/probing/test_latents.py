@@ -38,6 +38,8 @@ def test_a_site_predicts_what_it_holds_and_controls_do_not():
     (score.site, score.target): score
     for score in probe_latents(_Correlations(), _TASK, num_prompts=_NUM)
   }
+  sites = [*dict.fromkeys(site for site, _ in scores)]
+  assert sites == ['the prompt itself', 'embed', 'sum', 'other']  # as they are called
   held = scores['sum', "X'y / C"]
   assert held.r2.mean == pytest.approx(1, abs=1e-6)
   # Of 2,048 prompts, with two inputs: 0 to a few standard errors of 2/2048.

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.settings import isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
-from zoo.measure.predict import BATCH_SIZE, sample_batches
+from zoo.measure.predict import LOSS_BATCH_SIZE, sample_batches
 
 
 def test_a_risk_is_sampled_on_the_very_prompts_and_exact_where_theory_covers_them():
@@ -22,7 +23,8 @@ def test_a_risk_is_sampled_on_the_very_prompts_and_exact_where_theory_covers_the
   subject = LearningRule.gradient_descent(jnp.zeros(3), 0.4)
   other = estimators.gradient_descent(task)
   risks = probing.risks(subject, other, task, num_prompts=3000)
-  (prompt,) = sample_batches(task, 0, 3000, BATCH_SIZE)
+  batches = [*sample_batches(task, 0, 3000, LOSS_BATCH_SIZE)]
+  prompt = jax.tree.map(lambda *arrays: np.concatenate(arrays), *batches)
   x, y, x_query, target = (
     np.asarray(getattr(prompt, field), np.float64)
     for field in ('x', 'y', 'x_query', 'y_query')
@@ -44,6 +46,18 @@ def test_a_risk_is_sampled_on_the_very_prompts_and_exact_where_theory_covers_the
   assert (unknown.risk, unknown.other_risk) == (risks.risk, risks.other_risk)
   exact = unknown.exact_risk, unknown.other_exact_risk, unknown.optimal_risk
   assert exact == (None, None, None)
+
+
+def test_a_loss_is_one_number_wherever_it_is_asked_for():
+  task = isotropic(2, 3, noise_std=0.3)
+  step = estimators.gradient_descent(task)
+  report = probing.probe(step, task, num_prompts=600, only=['risks', 'comparison'])
+  assert report.risks is not None
+  assert report.comparison is not None
+  loss = report.risks.risk.mean
+  # One of the programs predicts all examples at once, in float32.
+  assert report.comparison['model']['mean'][-1] == pytest.approx(loss, rel=1e-5)
+  assert zoo.curve(step, task, 600).mean[-1] == pytest.approx(loss, rel=1e-5)
 
 
 def test_prompts_with_other_features_are_refused():

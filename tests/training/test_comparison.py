@@ -26,7 +26,7 @@ from zoo.measure import comparison
 from zoo.measure.comparison import compare
 from zoo.reports.style import drawing_of
 from zoo.training import sweep, table, train
-from zoo.training.against_baselines import compare_models
+from zoo.training.against_baselines import compare_models, num_compared
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -164,6 +164,12 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
   assert text.startswith('after step 4')
   for said in ('on the same 32 prompts', 'bayes, the least possible', 'zero', 'median'):
     assert said in text
+  # The loss of the model stands there once.
+  assert text.count('loss ± 95 %') == 1
+  assert text.split('\n')[1].split()[:2] == [
+    'causal',
+    f'{comparison["model"]["mean"][-1]:.4f}',
+  ]
   json.loads((workdir / 'summary.json').read_text(), parse_constant=lambda name: 1 / 0)
 
 
@@ -240,15 +246,11 @@ def test_no_comparison_if_none_is_wanted(tmp_path):
   assert 'the same' not in table(summary)
 
 
-def test_a_comparison_on_more_prompts_than_are_held_out_is_said(caplog):
-  caplog.set_level('INFO')
-  # One prompt is held out, with which nothing is compared.
+def test_a_comparison_has_as_many_prompts_as_are_asked_for():
   config = _config(eval__num_compared=5000, eval__num_batches=1)
-  config.train.batch_size = 1
-  model = nnx.eval_shape(lambda: Causal(3, rngs=nnx.Rngs(0)))
-  graph, mesh = nnx.graphdef(model), make_mesh(config)
-  assert compare_models([config], graph, mesh, {}, is_stacked=False) == [None]
-  assert 'config.eval.num_compared is 5000' in caplog.text
+  assert num_compared(config) == 5000
+  config.eval.num_batches = 0  # no losses are sampled
+  assert num_compared(config) == 0
 
 
 @pytest.mark.slow

@@ -334,6 +334,40 @@ def test_the_table_is_there_as_json_and_csv(three):
   assert 'mean' not in shown
 
 
+def test_the_printed_table_has_the_metrics_of_ones_own():
+  unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
+  rows = [
+    {
+      'seed': 0,
+      'eval_risk': 1.0,
+      'metrics': {'norm/w': 2.5, 'norm/v': None},
+      **unknown,
+    },
+    {'seed': 1, 'eval_risk': None, 'step': None, **unknown},
+  ]
+  header, first, lost = sweeps.format_table(rows, ['seed']).split('\n')
+  assert header.split() == ['seed', 'sampled', 'risk', 'norm/w']
+  assert (first.split(), lost.split()) == (
+    ['0', '1.0000', '2.5'],
+    ['1', 'diverged', '-'],
+  )
+
+
+def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one():
+  rows = [
+    {'seed': seed, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
+    | {'exact_risk': None, 'excess_risk': None}
+    | {'comparison': {'model': {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}}}
+    for seed in range(2)
+  ]
+  first, means, _ = sweeps.format_table(rows, ['seed']).split('\n\n')
+  assert first.split('\n')[1].split() == ['0', '1.0000', '0.9800']
+  assert means.split('\n')[1].split()[:2] == ['2', '1.0000']
+  rows[1]['comparison'] = None
+  first, *_ = sweeps.format_table(rows, ['seed']).split('\n\n')
+  assert first.split('\n')[1].split()[1] == '9.0000'
+
+
 def test_the_table_has_means_over_seeds_with_students_intervals():
   unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
   rows = [

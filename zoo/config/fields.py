@@ -590,9 +590,10 @@ FIELDS: dict[str, Field] = {
     4096,
     Count(0),
     'Number of prompts on which the model and the baselines are compared at the end. '
-    'At most `eval.num_batches` times `train.batch_size` prompts are used. With fewer '
-    'than 2 prompts there is no comparison. If this number changes, a run or a point '
-    'that has ended and was compared is compared again.',
+    'They are the first prompts of `zoo.curve` with the seed `eval.seed`. With fewer '
+    'than 2 prompts, or if `eval.num_batches` is 0, there is no comparison. If this '
+    'number changes, a run or a point that has ended and was compared is compared '
+    'again.',
     may_change='always',
   ),
   'eval.metrics': Field(

@@ -18,6 +18,19 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
 
+
+class _Shown:
+  """The type and the shape of an array, as text."""
+
+  def __init__(self, array: object):
+    self.array = array
+
+  def __repr__(self) -> str:
+    if not hasattr(self.array, 'shape') or not hasattr(self.array, 'dtype'):
+      return repr(self.array)
+    return f'{self.array.dtype}{[*self.array.shape]}'
+
+
 _REAL = jnp.floating, jnp.integer, jnp.bool_
 
 
@@ -49,6 +62,9 @@ class Prompt:
     ...   x_query=jnp.array([[1.0, 1.0]]),
     ...   y_query=jnp.array([3.0]),
     ... )
+    >>> prompt
+    Prompt(x=float32[1, 2, 2], y=float32[1, 2], x_query=float32[1, 2],
+           y_query=float32[1])
     >>> prompt.tokens(guess=jnp.zeros(1))[0].tolist()
     [[1.0, 0.0, 1.0], [0.0, 1.0, 2.0], [1.0, 1.0, 0.0]]
 
@@ -62,6 +78,15 @@ class Prompt:
   y_query: Float[Array, ' b *k']
   context_targets: Float[Array, 'b c *k'] | None = None
   latents: PyTree = None
+
+  def __repr__(self) -> str:
+    """Returns the types and the shapes of the arrays, such as `float32[8, 10, 3]`."""
+    parts = [
+      f'{field.name}={jax.tree.map(_Shown, value)}'
+      for field in dataclasses.fields(self)
+      if (value := getattr(self, field.name)) is not None
+    ]
+    return f'Prompt({", ".join(parts)})'
 
   @property
   def features(self) -> Float[Array, 'b t d']:

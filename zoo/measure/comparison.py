@@ -21,7 +21,7 @@ from zoo.core.tables import format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.contracts.checks import MODEL, checked_baselines
-from zoo.measure.curves import check_ways, losses_of, summarise
+from zoo.measure.curves import check_ways, losses_of, spread_lengths, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
 from zoo.measure.statistics import estimate, format_estimate, half_of
@@ -156,6 +156,8 @@ def compare_all(
       slow[name] = baseline
     else:
       fast[name] = baseline
+  few = f'{num_prompts} prompts, after {len(lengths)} numbers of examples'
+  logging.info('comparing with %d baselines on %s', len(baselines), few)
   programs = Programs()  # All models share these.
   if not is_checked:
     check_ways(models, task, num_prompts, seed, programs)
@@ -212,10 +214,7 @@ def _lengths_and_prompts(
 ) -> tuple[list[int], int]:
   """Returns the numbers of examples to measure at, denser near 0, and of prompts."""
   c, most = task.context_length, _FEW if one_pass(model) is None else _MANY
-  lengths = [*range(c + 1)]
-  if c >= most:
-    spaced = np.geomspace(1, c, most - 1).round().astype(int)
-    lengths = sorted({0, *spaced.tolist()})
+  lengths = spread_lengths(c, most)
   if affordable(task, len(lengths)) < _ENOUGH:
     lengths = [c]
   return lengths, min(num_prompts, affordable(task, len(lengths)))

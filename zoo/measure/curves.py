@@ -14,6 +14,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all, require_task
 from zoo.measure.predict import (
+  LOSS_BATCH_SIZE,
   Programs,
   check_predictor,
   everywhere,
@@ -27,8 +28,6 @@ from zoo.measure.predict import (
 from zoo.measure.statistics import estimates, half_of
 from zoo.tasks.base import Loss
 from zoo.theory.trust import TOLERANCE, check_rule
-
-_BATCH_SIZE = 512
 
 
 class Curve(NamedTuple):
@@ -211,6 +210,14 @@ def checked_lengths(lengths: Iterable[int], least: int, most: int) -> list[int]:
   return lengths
 
 
+def spread_lengths(c: int, most: int) -> list[int]:
+  """Returns at most so many numbers of examples from 0 to c, denser near 0."""
+  if c < most:
+    return [*range(c + 1)]
+  spaced = np.geomspace(1, c, most - 1).round().astype(int)
+  return sorted({0, *spaced.tolist()})
+
+
 def losses_of(
   predictors: Mapping[str, Predictor],
   task: Task,
@@ -229,7 +236,7 @@ def losses_of(
     if not at_query and one_pass(predictor) is not None
   }
   parts: dict[str, list[np.ndarray]] = {name: [] for name in predictors}
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+  for prompt in sample_batches(task, seed, num_prompts, LOSS_BATCH_SIZE, programs):
     for name, predictor in predictors.items():
       if name not in together:
         losses = _losses_by_prefix(predictor, prompt, loss, lengths, programs)
@@ -249,7 +256,7 @@ def sample_predictions(
   Every predictor must predict all examples in one pass.
   """
   in_order, programs = [*predictors.values()], Programs()
-  batches = sample_batches(task, 1, num_prompts, _BATCH_SIZE, programs)
+  batches = sample_batches(task, 1, num_prompts, LOSS_BATCH_SIZE, programs)
   arrays = gather(
     lambda prompt: programs.run(_targets_and_predictions, in_order, prompt), batches
   )
@@ -305,7 +312,7 @@ def check_ways(
   both_ways = [*filter(predicts_all, predictors)]
   if not both_ways:
     return
-  prompt = next(sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs))
+  prompt = next(sample_batches(task, seed, num_prompts, LOSS_BATCH_SIZE, programs))
   both = jax.device_get(programs.run(_both_ways, both_ways, prompt))
   for predictor, (last, alone) in zip(both_ways, both, strict=True):
     difference = np.abs(last - alone).max()

@@ -31,6 +31,9 @@ from zoo.tasks.base import ChangedTask, Loss
 
 # This number of prompts is sampled at once: a compromise between memory and calls.
 BATCH_SIZE = 4096
+# All losses of predictors are measured on prompts that are drawn in batches of this
+# size, so that equal numbers of prompts of a seed are the same prompts.
+LOSS_BATCH_SIZE = 512
 
 # A function maps predictors, prompts and further arguments to arrays.
 Function = Callable[..., Any]

@@ -22,9 +22,13 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.protocols import BaseTask, Predictor, Task, require_task
 from zoo.core.trees import fresh
-from zoo.measure.predict import Programs, check_predictor, run_once, sample_batches
-
-_BATCH_SIZE = 512  # This number of prompts is measured at once.
+from zoo.measure.predict import (
+  LOSS_BATCH_SIZE,
+  Programs,
+  check_predictor,
+  run_once,
+  sample_batches,
+)
 
 
 def distribution(
@@ -138,7 +142,7 @@ def batches_with_keys(
   """
   seed = check_count('seed', seed, minimum=0)
   key, start = stream_of(seed, CURVE_STREAM), 0
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+  for prompt in sample_batches(task, seed, num_prompts, LOSS_BATCH_SIZE, programs):
     yield prompt, jax.random.fold_in(key, start)
     start += len(prompt.x)
 

@@ -6,7 +6,7 @@ from zoo import theory
 from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.predict import (
-  BATCH_SIZE,
+  LOSS_BATCH_SIZE,
   Programs,
   gather,
   loss_of,
@@ -45,10 +45,13 @@ def risks(
   subject: Predictor,
   other: Predictor,
   task: Task,
-  num_prompts: int = 65536,
+  num_prompts: int = 4096,
   seed: int = 0,
 ) -> PairedRisks:
-  """Measures the mean losses of two predictors on fresh prompts of any task.
+  """Measures the mean losses of two predictors on the same prompts of any task.
+
+  With equal seeds and numbers of prompts these are the prompts of `zoo.curve`, whose
+  loss after C examples is then the same number.
 
   - Quantity: E ℓ(f, y) of each, and their difference, over the same prompts.
   - Null: a difference of 0, for a predictor beside itself.
@@ -79,7 +82,7 @@ def risks(
   """
   require_task(task)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  batches = sample_batches(task, seed, num_prompts, BATCH_SIZE)
+  batches = sample_batches(task, seed, num_prompts, LOSS_BATCH_SIZE)
   both, loss, programs = [subject, other], loss_of(task), Programs()
   own_losses, other_losses = gather(
     lambda prompt: programs.run(losses_at_query, both, prompt, loss), batches

@@ -35,6 +35,7 @@ from zoo.reports.style import (
   legend_below,
   legend_within,
   sparse_markers,
+  wanted_names,
 )
 
 _POINTS_OF_ARROW_ROW = 8.0  # Rows of arrows above a panel have this distance.
@@ -251,6 +252,7 @@ def render_figure(panels: Sequence[Panel], *, is_part: bool = False) -> Figure:
   Returns:
     The figure. Its attribute `numbers` is the CSV of what it shows.
   """
+  panels = _renamed(panels)
   columns = columns_in(min(len(panels), 2))
   rows = -(-len(panels) // columns)
   figure = Figure(4.2 * rows, min(4.8 * columns, FIGURE_INCHES))
@@ -314,6 +316,7 @@ def plot_panels(
   Raises:
     UserError: If `ax` has another number of axes than there are panels.
   """
+  panels = _renamed(panels)
   looks = _looks([shown for panel in panels for shown in panel.series])
   given = given_axes(ax, len(panels))
   if given is not None:
@@ -353,6 +356,37 @@ def plot_panels(
   legend_above(figure)
   figure.numbers = to_csv(Plot('', tuple(panels)))
   return drawn
+
+
+def _renamed(panels: Sequence[Panel]) -> list[Panel]:
+  """Returns panels whose series have the names that the caller wants."""
+  names = wanted_names(shown.name for panel in panels for shown in panel.series)
+  return [
+    dataclasses.replace(
+      panel,
+      series=tuple(
+        dataclasses.replace(shown, name=names[shown.name]) for shown in panel.series
+      ),
+    )
+    for panel in panels
+  ]
+
+
+def with_texts(text: str, title: str | None, x: str | None, y: str | None) -> str:
+  """Returns the CSV of a figure with another title and other labels of the axes.
+
+  Args:
+    text: The CSV, from `to_csv`.
+    title: The title of a single panel. Panels of one figure keep theirs.
+    x: The label of all horizontal axes. None keeps the labels.
+    y: The label of all vertical axes.
+  """
+  panels = from_csv('', text).panels
+  changes = {'x_axis': x, 'y_axis': y, 'key': title if len(panels) == 1 else None}
+  changes = {name: value for name, value in changes.items() if value is not None}
+  return to_csv(
+    Plot('', tuple(dataclasses.replace(panel, **changes) for panel in panels))
+  )
 
 
 def _render_titled(axes: Axes, panel: Panel, looks: _Looks) -> None:

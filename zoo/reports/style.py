@@ -151,11 +151,14 @@ class Wishes(NamedTuple):
       width and the height in inches. None means the size of the picture.
     legend: One of `LEGENDS`. None means the place that the picture gives it.
     style: Settings of matplotlib that are applied after those of the house style.
+    names: Other names for lines of the legend, by the name that the picture gives. A
+      number behind the name, as in `yq_lsa: 5.239`, stays.
   """
 
   size: str | tuple[float, float] | None = None
   legend: str | None = None
   style: Mapping[str, Any] = {}
+  names: Mapping[str, str] = {}
 
 
 _NONE = Wishes()
@@ -219,6 +222,25 @@ def house_style(
       return function(*args, **kwargs)
 
   return draw
+
+
+def wanted_names(names: Iterable[str]) -> dict[str, str]:
+  """Returns the name of each line of the legend that the caller wants of it.
+
+  Raises:
+    UserError: If the caller names a line that the picture does not have.
+  """
+  wanted, found = _wishes.get(_NONE).names, {name: name for name in names}
+  for old, new in wanted.items():
+    of = [
+      name for name in found if name == old or name.startswith((f'{old}:', f'{old},'))
+    ]
+    if not of:
+      raise UserError(
+        f'the legend has no line {old!r}; it has {", ".join(map(repr, found))}'
+      )
+    found |= {name: new + name.removeprefix(old) for name in of}
+  return found
 
 
 def _width(wishes: Wishes, usual: float) -> float:

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.building import Config, abstract_parts, build_task
+from zoo.config.building import Config, abstract_parts, build_model, build_task
 from zoo.config.sharding import sharding_to_load
 from zoo.core.errors import (
   RunError,
@@ -74,6 +74,22 @@ class SavedModel:
   task: Any
   config: Config
   step: int
+
+  def untrained(self, seed: int) -> Any:
+    """Returns a model of the same config with new initial weights.
+
+    It is a control for what training adds, such as for `zoo.probing.probe_latents`.
+
+    Args:
+      seed: The seed of the weights. The seed of the config gives the weights from which
+        the training of this model began, unless they came from another run.
+
+    Example:
+      >>> saved = zoo.load('checkpoints/yq_lsa')
+      >>> type(saved.untrained(1)).__name__
+      'YqLSA'
+    """
+    return build_model(self.config, nnx.Rngs(check_count('seed', seed, minimum=0)))
 
   def __repr__(self) -> str:
     """Returns the class of the model, the task and the step, on one line."""

@@ -43,7 +43,8 @@ class HiddenMarkov(BaseTask):
   The Bayes predictor is the mean of these distributions given the symbols, which the
   forward algorithm computes (baseline `bayes`). For a chain that is new in each prompt
   it would be an integral over all matrices without a closed form; this is why the chain
-  is fixed.
+  is fixed. The properties `transitions` and `emissions` are T and E, and `law` is the
+  stationary distribution of the states.
 
   Args:
     num_states: Number of states, ≥ 2.

@@ -63,6 +63,9 @@ class MarkovChain(BaseTask):
   It is not known for new chains of order 1 with S > 2. There the baseline `bigram`
   would be the Bayes predictor if the first symbol said nothing about the chain.
 
+  The property `pool` has the rows of the chains of a pool, and `laws` the stationary
+  distribution of a symbol in each of them.
+
   Args:
     num_symbols: Number of symbols S ≥ 2.
     context_length: Number of examples C ≥ 1.

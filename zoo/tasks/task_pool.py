@@ -36,7 +36,8 @@ class TaskPool(LinearFunctions):
   The Bayes predictor is the posterior mean over the pool (baseline `bayes`, called
   dMMSE in the paper). The shift `new_tasks` has weights `~ N(0, I)` that are new in
   each prompt; its Bayes predictor is the baseline `ridge`. A trained model that is
-  close to `ridge` there has learned more than the pool.
+  close to `ridge` there has learned more than the pool. The property `pool` has the
+  weight vectors, `[num_tasks, d]`.
 
   Args:
     num_features: Number of features d ≥ 1.

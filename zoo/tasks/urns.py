@@ -42,7 +42,8 @@ class Urns(BaseTask):
   Targets are the distribution of the urn.
 
   The Bayes predictor for a pool weighs the urns by the likelihood of the balls, and for
-  new urns counts the balls and adds α (baseline `bayes`).
+  new urns counts the balls and adds α (baseline `bayes`). The property `urns` has the
+  distribution of each urn of a pool.
 
   Args:
     num_urns: Number of urns in the pool, ≥ 1. None draws a new urn for each prompt.

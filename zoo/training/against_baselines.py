@@ -116,7 +116,6 @@ def compare_models(
     is too large, or if the memory is not enough.
   """
   number, seed = num_compared(configs[0]), configs[0].eval.seed
-  say_if_fewer(configs[0])
   comparisons: list[Comparison | None] = [None] * len(configs)
   if number < 2:
     return comparisons
@@ -165,17 +164,5 @@ def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
 
 
 def num_compared(config: Config) -> int:
-  """Returns the number of prompts to compare on: at most those that are held out."""
-  held_out = config.eval.num_batches * config.train.batch_size
-  return min(config.eval.num_compared, held_out)
-
-
-def say_if_fewer(config: Config) -> None:
-  """Logs that a comparison has fewer prompts than the config asks for."""
-  if config.eval.num_compared > num_compared(config) > 0:
-    logging.info(
-      'config.eval.num_compared is %d; the comparison with the baselines has at most '
-      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      config.eval.num_compared,
-      num_compared(config),
-    )
+  """Returns the number of prompts to compare on; 0 if no losses are to be sampled."""
+  return config.eval.num_compared if config.eval.num_batches else 0

@@ -30,7 +30,7 @@ from zoo.training.run_labels import (
   trained_at,
   trains_loss_of_task,
 )
-from zoo.training.summary import is_lost, kind_of_risk, read_summary
+from zoo.training.summary import is_lost, kind_of_risk, read_summary, with_one_loss
 
 _WIDE = 10  # Numbers whose ratio is at least this are shown on a log axis.
 _BESIDE = 0.1  # Points over one name have this distance.
@@ -110,8 +110,13 @@ def plot_metric(
 ) -> Axes:
   """Draws a number of the log of each run by step, such as one of your own metric.
 
+  The folder of a sweep stands for its points. Points that differ only in the seed are
+  drawn as their mean, with a band that is its 95 % interval by Student's t. They are
+  drawn at the steps that all of them have logged.
+
   Args:
-    workdirs: Folders of runs, or one of them. They may be in a bucket.
+    workdirs: Folders of runs, or one of them, or the folder of one sweep. They may be
+      in a bucket.
     name: The name of the number in `metrics.jsonl`, such as `norm/weights`.
     operations: Whether the axis has operations in products of matrices, not steps.
     ax: The axes to draw in. By default the function makes a figure.
@@ -123,10 +128,59 @@ def plot_metric(
     UserError: If there is no folder, if a folder holds no run, or if a run has not
       logged the number.
   """
-  folders = _folders(workdirs)
-  labels, shown = labels_of({folder: config_of(folder) for folder in folders}), []
-  for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
-    scale = _operations_per_step(folder) if operations else 1.0
+  folders, shown, said = _folders(workdirs), [], []
+  if len(folders) == 1 and (folders[0] / TABLE).is_file():
+    arms, num_lost = _arms_of(folders[0])
+    numbers = sorted({len(points) for points in arms.values()})
+    if numbers[-1] > 1:
+      counts = '–'.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+      said.append(f'mean of {counts} seeds, band: 95 % interval over seeds')
+    said.append(_not_shown(num_lost))
+  else:
+    labels = labels_of({folder: config_of(folder) for folder in folders})
+    arms = {labels[folder]: [folder] for folder in folders}
+  for colour, (label, points) in zip(
+    itertools.cycle(PALETTE), arms.items(), strict=False
+  ):
+    scale = _operations_per_step(points[0]) if operations else 1.0
+    steps, estimates = _over_seeds(points, name)
+    mean, low, high = zip(*estimates, strict=True)
+    text = f'{label}: {mean[-1]:.3f}'
+    if len(points) > 1:
+      text += f' ± {(high[-1] - low[-1]) / 2:.2g}'
+    at = tuple(np.multiply(scale, steps).tolist())
+    shown.append(Series(text, 'curve', colour, at, mean, low, high))
+  title = ['numbers are those at the end'] if len(arms) > 1 else []
+  x_axis = 'operations in products of matrices' if operations else 'training step'
+  title = '\n'.join(filter(None, [*said, *title]))
+  return plot_panel(Panel(title, x_axis, name, tuple(shown)), ax)
+
+
+def _arms_of(sweep: pathlib.Path) -> tuple[dict[str, list[pathlib.Path]], int]:
+  """Returns the folders of a sweep's points by all fields but the seed.
+
+  The second result is the number of points that have diverged, which are left out.
+  """
+  rows, num_lost = _rows_of(sweep)
+  swept, arms = _swept(rows), {}
+  for row in rows:
+    label = _label(row, swept) or named('model.name', row['model'])
+    arms.setdefault(label, []).append(sweep / row['workdir'])
+  return arms, num_lost
+
+
+def _over_seeds(
+  points: Sequence[pathlib.Path], name: str
+) -> tuple[list[int], list[tuple[float, float, float]]]:
+  """Returns the steps at which all runs have logged a number, and its means there.
+
+  Each mean has the ends of its 95 % interval, which are the number itself for one run.
+
+  Raises:
+    UserError: If a run has not logged the number, or if there is no such step.
+  """
+  by_step: dict[int, list[float]] = {}
+  for folder in points:
     log = read_lines(folder)
     known = {
       entry
@@ -139,11 +193,17 @@ def plot_metric(
         f'{folder} has logged no number {name!r}; it has {", ".join(sorted(known))}'
       )
     steps, values, _ = logged(log, name)
-    text = f'{labels[folder]}: {values[-1]:.3f}'
-    shown.append(series(text, 'curve', colour, np.multiply(scale, steps), values))
-  title = 'numbers are those at the end' if len(folders) > 1 else ''
-  x_axis = 'operations in products of matrices' if operations else 'training step'
-  return plot_panel(Panel(title, x_axis, name, tuple(shown)), ax)
+    for step, value in zip(steps, values, strict=True):
+      by_step.setdefault(step, []).append(value)
+  steps = sorted(step for step in by_step if len(by_step[step]) == len(points))
+  if not steps:
+    raise UserError(
+      f'the points with {points[0]} have logged {name!r} at no step alike'
+    )
+  if len(points) == 1:
+    return steps, [(value, value, value) for step in steps for value in by_step[step]]
+  intervals = [interval(by_step[step]) for step in steps]
+  return steps, [(found.mean, found.low, found.high) for found in intervals]
 
 
 def _folders(
@@ -348,6 +408,7 @@ def plot_sweep(
     'optimizer.learning_rate (log scale)'
   """
   rows, num_lost = _rows_of(workdir)
+  rows = with_one_loss(rows)
   kind = kind_of_risk(rows)
   note = _not_shown(num_lost, sum(row[kind] is None for row in rows))
   rows = [row for row in rows if row[kind] is not None]

@@ -24,7 +24,7 @@ from zoo.host.files import (
   read_json,
   write_atomically,
 )
-from zoo.measure.comparison import Comparison, below_bayes, table_of
+from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
 from zoo.measure.statistics import format_estimate
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
@@ -318,6 +318,22 @@ def is_lost(row: Mapping[str, Any]) -> bool:
   return row.get('step', 0) is None
 
 
+def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Returns rows of a sweep whose sampled risk is the loss of the comparison.
+
+  It is then the same number as that of `launch.main`, `zoo.curve` and `launch.probe`.
+  If a point that is not lost has no comparison, all keep the loss of the training.
+  """
+  plain = [dict(row) for row in rows]
+  finite = [row for row in plain if not is_lost(row)]
+  if all(row.get('comparison') for row in finite):
+    for row in finite:
+      measured = row['comparison'][MODEL]
+      row['eval_risk'] = measured['mean'][-1]
+      row['eval_risk_stderr'] = measured['standard_error'][-1]
+  return plain
+
+
 def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
   """Returns the risk that all summaries have: `exact_risk`, else `eval_risk`.
 
@@ -331,6 +347,9 @@ def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 def table(summary: Summary) -> str:
   """Returns the closing table of a run: the model, and each baseline of its task.
+
+  The loss of a run that was compared with the baselines is that on the prompts of the
+  comparison, and otherwise that on the held-out prompts of training.
 
   Args:
     summary: The summary that `zoo.train` returns.
@@ -346,6 +365,8 @@ def table(summary: Summary) -> str:
     >>> lines[1].split()[0], lines[1].split()[-1] == f'{summary["exact_risk"]:.6f}'
     ('yq_lsa', True)
   """
+  if comparison := summary['comparison']:
+    return _with_baselines(summary, comparison)
   rows = [
     [
       summary['model'],
@@ -368,10 +389,24 @@ def table(summary: Summary) -> str:
     shown = format_estimate(nll, summary.get('eval_nll_stderr'))
     rows.append(['its negative log likelihood, nats', shown, ''])
   header = [f'after step {summary["step"]}', 'loss ± 95 %', 'exact']
+  return format_table(rows, header=header)
+
+
+def _with_baselines(summary: Summary, comparison: Comparison) -> str:
+  """Returns the closing table of a run that was compared with baselines.
+
+  The loss of the model is that of the comparison, which `zoo.curve` and `launch.probe`
+  measure, too. The loss in training, `eval_risk`, is on other prompts.
+  """
+  (own, *baselines), (title, *columns) = table_of(comparison)
+  rows = [[summary['model'], *own[1:-1], format_exact(summary['exact_risk'])]]
+  rows += baselines
+  if summary['optimal_risk'] is not None:
+    blank = [''] * (len(own) - 2)
+    optimum = format_exact(summary['optimal_risk'])
+    rows.append(['optimum of the linear family', *blank, optimum])
+  header = [f'after step {summary["step"]}, {title}', *columns]
   text = format_table(rows, header=header)
-  if comparison := summary['comparison']:
-    rows, header = table_of(comparison)
-    text += f'\n\n{format_table(rows, header=header)}'
-    if warning := below_bayes(comparison):
-      text += f'\nwarning: {warning}'
+  if warning := below_bayes(comparison):
+    text += f'\nwarning: {warning}'
   return text

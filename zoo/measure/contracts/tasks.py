@@ -10,14 +10,19 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from absl import logging
+from jaxtyping import Array, Float
+from scipy import stats
 
 from zoo.core import trees
 from zoo.core.errors import UserError, check_count, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task, predicts_all
-from zoo.estimators.baselines import HostBaseline
+from zoo.core.tables import format_mean
+from zoo.estimators.baselines import HostBaseline, Zero
+from zoo.estimators.linear import Ridge
+from zoo.host.progress import progress_bar
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
@@ -34,14 +39,26 @@ from zoo.measure.contracts.checks import (
   label_shape,
   noted,
 )
-from zoo.measure.curves import sample_losses, summarise
-from zoo.measure.predict import Programs
-from zoo.tasks.base import BaseTask
+from zoo.measure.curves import sample_losses, spread_lengths
+from zoo.measure.predict import Programs, one_pass
+from zoo.measure.statistics import estimate
+from zoo.tasks.base import BAYES, BaseTask
 
 _NUM_PAIRED = 512  # Bayes is compared with other baselines on this number of prompts.
-# A difference of five standard errors occurs by chance once in three million
-# comparisons.
-_SIGNIFICANT = 5
+# All comparisons of one task together refuse a right `bayes` with this probability.
+_LEVEL = 1e-4
+# A predictor without `predictions` is compiled for each number of examples, so that it
+# is compared at so many of them.
+_FEW = 32
+_ZERO = 'the prediction 0'
+# Ridge regression on more features than this takes long.
+_MOST_FEATURES = 100
+# A mean is not known if one prompt holds more than this share of its sum. Of the
+# squares of 512 normal numbers the largest holds more with a probability below 1e-23.
+_LARGEST_SHARE = 0.2
+# One prompt may hold all of a loss that is almost 0. It matters if the prompt alone
+# makes the mean larger by this share of the loss of the prediction 0.
+_OF_ZERO = 0.05
 
 
 def check_task(task: Task) -> None:
@@ -50,9 +67,16 @@ def check_task(task: Task) -> None:
   It checks that prompts are finite, have the declared shapes and label kind, and are a
   function of the key and of the position in the batch; that the loss has a derivative;
   that prompts which are drawn again keep the query, or all inputs; and that baselines
-  and shifts work. The baseline `bayes` is compared with the other baselines on 512
-  prompts: it may not be worse than any of them by more than five standard errors of the
-  difference. Baselines are optional: a task without any passes.
+  and shifts work. Baselines are optional: a task without any passes.
+
+  The baseline `bayes` is compared with the other baselines, with the prediction 0, and
+  with ridge regression of the penalty 1, on 512 prompts after 0, 1, …, C examples. It
+  may not be significantly worse than any of them: the tests of all these comparisons
+  together have the level 1e-4, by Bonferroni's correction. A baseline without
+  `predictions` is compared at 32 numbers of examples at most. A `bayes_estimate` is
+  compared likewise, and gets a warning in place of an error. It also gets a warning if
+  a single prompt holds more than a fifth of its loss, as happens to a sample by
+  importance that is too small.
 
   Args:
     task: The task to check.
@@ -81,13 +105,19 @@ def check_task(task: Task) -> None:
   _check_loss(name, task, prompt)
   _check_redraws(name, task, prompt)
   baselines = checked_baselines(task)
-  for baseline_name, baseline in baselines.items():
-    _check_baseline(f'the baseline {baseline_name} of {name}', baseline, prompt, task)
-  if 'bayes' in baselines:
-    _check_bayes(name, task, baselines)
   shifts = by_name(f'{name}.shifts()', task.shifts)
-  for shift_name, shifted in shifts.items():
-    _check_shift(f'the shift {shift_name} of {name}', shifted, task)
+  has_bayes = not baselines.keys().isdisjoint(BAYES)
+  number = len(baselines) + has_bayes + len(shifts)
+  with progress_bar(f'check_task: {name}', number, 'part') as progress:
+    for baseline_name, baseline in baselines.items():
+      _check_baseline(f'the baseline {baseline_name} of {name}', baseline, prompt, task)
+      progress.update()
+    if has_bayes:
+      _check_bayes(name, task, baselines)
+      progress.update()
+    for shift_name, shifted in shifts.items():
+      _check_shift(f'the shift {shift_name} of {name}', shifted, task)
+      progress.update()
 
 
 def _sample(
@@ -216,25 +246,94 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
 
 
 def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None:
-  c = task.context_length
-  lengths = sorted({0, c // 2, c})
-  compared = {
-    baseline_name: baseline
-    for baseline_name, baseline in baselines.items()
-    if not isinstance(baseline, HostBaseline)
+  """Checks that no other baseline is better than `bayes`, at any number of examples.
+
+  A `bayes_estimate` that is worse than another baseline, or whose mean loss is that of
+  a few prompts, gets a warning, since it is only an estimate.
+
+  Raises:
+    UserError: If `bayes` is significantly worse.
+  """
+  losses = _losses_by_length(task, baselines)
+  for own in filter(baselines.__contains__, BAYES):
+    worse = _what_is_worse(own, losses)
+    if worse is not None and own == 'bayes':
+      raise UserError(f'bayes of {name} is {worse}; it must have the least loss')
+    if worse is not None:
+      logging.warning('%s of %s is %s', own, name, worse)
+    elif own != 'bayes' and (doubt := _what_is_uncertain(losses[own], losses[_ZERO])):
+      logging.warning('%s of %s: %s', own, name, doubt)
+
+
+# The losses of 512 prompts by the number of examples.
+_ByLength = dict[int, Float[np.ndarray, ' p']]
+
+
+def _losses_by_length(
+  task: Task, baselines: dict[str, Predictor]
+) -> dict[str, _ByLength]:
+  """Returns the losses of baselines, of the prediction 0, and of ridge regression."""
+  compared: dict[str, Predictor] = {_ZERO: Zero()}
+  has_numbers = task.label_kind == 'numbers' and task.num_outputs == 1
+  if has_numbers and task.num_features <= _MOST_FEATURES:
+    compared['ridge regression'] = Ridge(penalty=1.0)
+  compared |= baselines
+  c, losses = task.context_length, {}
+  fast, slow = {}, {}
+  for baseline_name, baseline in compared.items():
+    if not isinstance(baseline, HostBaseline):
+      group = slow if one_pass(baseline) is None else fast
+      group[baseline_name] = baseline
+  for group, lengths in (fast, [*range(c + 1)]), (slow, spread_lengths(c, _FEW)):
+    sampled = sample_losses(group, task, _NUM_PAIRED, lengths=lengths) if group else {}
+    for baseline_name, table in sampled.items():
+      losses[baseline_name] = dict(zip(lengths, table.T, strict=True))
+  return losses
+
+
+def _what_is_worse(own: str, losses: dict[str, _ByLength]) -> str | None:
+  """Returns where a baseline is significantly worse than another one, or None."""
+  for length, of_own in losses[own].items():
+    if not np.isfinite(of_own).all():
+      return f'not finite after {length} examples'
+  gaps = {
+    (name, length): (estimate(losses[own][length] - other), np.abs(other).mean())
+    for name, by_length in losses.items()
+    for length, other in by_length.items()
+    if name != own and length in losses[own]
   }
-  sampled = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
-  for baseline_name, baseline_losses in sampled.items():
-    gap = summarise(sampled['bayes'] - baseline_losses)
+
+  def errors(key: tuple[str, int]) -> float:
+    gap, size = gaps[key]
     # A difference that is only rounding has almost no standard error.
-    rounding = 1e-5 * np.abs(baseline_losses).mean(axis=0)
-    worse = gap.mean > _SIGNIFICANT * gap.standard_error + rounding
-    if worse.any():
-      at = int(np.argmax(worse))
-      raise UserError(
-        f'bayes of {name} is worse than {baseline_name} after {lengths[at]} examples, '
-        f'by {gap.mean[at]:.3g} ± {gap.half[at]:.2g}; it must have the least loss'
-      )
+    return (gap.mean - 1e-5 * size) / max(gap.stderr, np.finfo(float).tiny)
+
+  # A baseline such as least squares may have infinite losses, which are worse.
+  name, length = max((key for key in gaps if errors(key) > -np.inf), key=errors)
+  if not errors((name, length)) > stats.t.isf(_LEVEL / len(gaps), _NUM_PAIRED - 1):
+    return None
+  gap, _ = gaps[name, length]
+  worse = format_mean(gap.mean, gap.half, 3)
+  return f'worse than {name} after {length} examples, by {worse}'
+
+
+def _what_is_uncertain(by_length: _ByLength, zero: _ByLength) -> str | None:
+  """Returns why a mean loss is not known, at the number where it is known least."""
+  shares = {
+    length: losses.max() / losses.sum()
+    for length, losses in by_length.items()
+    if losses.max() > _OF_ZERO * zero[length].sum()
+  }
+  length = max(shares, key=shares.__getitem__, default=0)
+  if not shares.get(length, 0.0) > _LARGEST_SHARE:
+    return None
+  found = estimate(by_length[length])
+  loss = format_mean(found.mean, found.half, 3)
+  return (
+    f'after {length} examples one of {_NUM_PAIRED} prompts holds {shares[length]:.0%} '
+    f'of the loss, {loss}, so that this mean is not known, and the estimate fails on '
+    'some prompts; a sample by importance needs more draws, or draws that fit better'
+  )
 
 
 def _check_shift(what: str, shifted: Task, task: Task) -> None:

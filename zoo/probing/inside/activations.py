@@ -133,9 +133,14 @@ def in_order_of_calls(
   model: Predictor, prompt: Prompt, sites: Sequence[str]
 ) -> list[str]:
   """Returns sites in the order in which a forward pass first calls their taps."""
-  values = jax.eval_shape(lambda: recorded(model, prompt, sites)[0])
-  called = [name.partition('@')[0] for name in values]
-  return [site for site in dict.fromkeys(called) if site in sites]
+  called: dict[str, None] = {}
+
+  def note_calls() -> None:  # JAX sorts a dictionary that a function returns.
+    values, _ = recorded(model, prompt, sites)
+    called.update(dict.fromkeys(site_of(name, sites) for name in values))
+
+  jax.eval_shape(note_calls)
+  return [*called]
 
 
 def site_of(name: str, sites: Collection[str]) -> str:

@@ -31,6 +31,7 @@ from zoo.measure.statistics import (
 )
 from zoo.probing.inside.activations import (
   checked_module,
+  in_order_of_calls,
   no_value,
   no_values,
   recorded,
@@ -127,12 +128,14 @@ def probe_latents(
       computed on demand.
     num_prompts: The number of prompts, at least 128, of which half are for the fit.
     seed: The seed of the prompts.
-    untrained: Two or more models of the same architecture with other initial weights.
+    untrained: Two or more models of the same architecture with other initial weights,
+      such as `[saved.untrained(seed) for seed in range(1, 9)]` of a loaded model.
       The error over these models is by Student's t, whose intervals are much narrower
       for three models than for two.
 
   Returns:
-    A score for each target from the prompt itself, and from each site.
+    A score for each target from the prompt itself, and from each site, in the order of
+    a forward pass.
 
   Raises:
     UserError: If a site is unknown, also to an untrained model; if no targets are
@@ -183,10 +186,13 @@ def probe_latents(
         raise UserError(no_value(site))
     if chosen and not values:
       raise UserError(no_values(chosen))
-    return {name: _rows(values[name], axes[seen[name]]) for name in in_order(values)}
+    names = sorted(in_order(values), key=lambda name: order.index(seen[name]))
+    return {name: _rows(values[name], axes[seen[name]]) for name in names}
 
   for other in untrained:
     wanted_sites(other, chosen)
+  # A compiled program returns values by the alphabet, and `final` is before `layers`.
+  order = in_order_of_calls(model, prompt_alone, chosen)
   own, others = rows_of(model), [rows_of(other) for other in untrained]
   arrays = (prompt.x, prompt.y, prompt.x_query)
   whole = np.concatenate([_rows(array, '') for array in arrays], axis=1)

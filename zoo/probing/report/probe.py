@@ -55,8 +55,8 @@ from zoo.probing.report.verdicts import (
 from zoo.probing.scores import PairedRisks, risks
 from zoo.tasks.base import is_squared
 
-# The largest numbers of prompts: for the baselines at every number of examples, for
-# each shifted task, and for the nearest algorithms.
+# The largest numbers of prompts: for losses, for each shifted task, and for the nearest
+# algorithms.
 _NUM_COMPARED = 4096
 _NUM_SHIFTED = 1024
 _NUM_FITTED = 16384
@@ -89,7 +89,7 @@ class Report:
     verdict: A sentence that says whether it is, and why.
     against: The name of the predictor with which it is compared.
     nearest: A sentence that names the nearest algorithm.
-    risks: The losses on fresh prompts of the task.
+    risks: The losses on the prompts of `comparison`.
     comparison: The losses of the predictor and of the task's baselines, by number of
       examples.
     algorithm: The algorithm of a predictor with a learning rule, in closed form.
@@ -189,8 +189,8 @@ def probe(
       a predictor. None means the first of these baselines.
     against_name: The name of the other predictor in the report. None means the name of
       its class.
-    num_prompts: The number of prompts (≥ 2). The losses of a subject without a learning
-      rule, which cost more, are measured on 4,096 prompts at most.
+    num_prompts: The number of prompts (≥ 2). Losses are measured on 4,096 of them at
+      most, which are those of `zoo.curve` with the same seed.
     seed: The seed of the prompts.
     only: The parts to measure, some of 'algorithm', 'risks', 'comparison', 'alignment',
       'guess', 'heads', 'lens', 'task_shifts' and 'attention'. Empty means all.
@@ -220,7 +220,7 @@ def probe(
   parts = _Parts(only)
   few = min(num_prompts, _NUM_COMPARED)
   many = num_prompts if theory.covers(task) and has_rule(subject) else few
-  parts.measure('risks', risks, subject, other, task, many, seed)
+  parts.measure('risks', risks, subject, other, task, few, seed)
   if task.num_outputs == 1:
     parts.measure('alignment', alignment, subject, other, task, many, seed)
   parts.measure('comparison', compare, subject, task, few, seed)

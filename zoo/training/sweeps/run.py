@@ -159,6 +159,7 @@ def _check_models(configs: Sequence[Config]) -> None:
   """Checks the model of the first point of each group, as `train` checks its own."""
   for group in side_by_side(configs, range(len(configs))):
     config = configs[group[0]]
+    logging.info('checking %s', config.model.name)
     checked_state(make_training(config, make_mesh(config)))
 
 
@@ -316,6 +317,7 @@ def _train_stacked(
 ) -> None:
   """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
   configs, folders = zip(*group, strict=True)
+  logging.info('program %s: compiling %d models', label, len(group))
   training = compile_many(configs)  # If it does not fit, nothing is written.
   names = [folder.name for folder in folders]
   folder_of_all, kept = folder_of_program(workdir, names), kept_steps(configs[0])

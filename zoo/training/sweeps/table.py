@@ -22,6 +22,7 @@ from zoo.training.summary import (
   is_lost,
   kind_of_risk,
   read_divergence,
+  with_one_loss,
 )
 from zoo.training.sweeps.points import Point
 
@@ -80,8 +81,10 @@ def _flat(row: Row) -> Row:
   row = {name: value for name, value in row.items() if name != 'history'}
   row |= row.pop('metrics', None) or {}
   for name, measured in (row.pop('comparison', None) or {}).items():
-    if name != MODEL:
-      row[f'{name}_loss'] = measured['mean'][-1]
+    row[f'{name}_loss'] = measured['mean'][-1]
+    if name == MODEL:
+      row[f'{name}_loss_stderr'] = measured['standard_error'][-1]
+    else:
       row[f'{name}_difference'] = measured['difference']
       row[f'{name}_difference_stderr'] = measured['difference_stderr']
       if 'nll' in measured:
@@ -92,7 +95,9 @@ def _flat(row: Row) -> Row:
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   """Returns the rows as a table for a terminal: the fields and the risks of each point.
 
-  Points that have become non-finite are marked. With several seeds a second table has
+  The sampled risk is the loss of the comparison with baselines, if all points have one.
+  Each number of a registered metric has a column, too. Points that have become
+  non-finite are marked. With several seeds a second table has
   the mean over them and its 95 % interval, by Student's t. If points share a task, the
   second table also has the difference to the best of them, paired by seed.
 
@@ -103,9 +108,12 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   Returns:
     The tables, separated by an empty line.
   """
+  rows = with_one_loss(rows)
+  metrics = [*dict.fromkeys(name for row in rows for name in row.get('metrics') or {})]
   cells = []
   for row in rows:
     stderr = row['eval_risk_stderr']
+    own = row.get('metrics') or {}
     cells.append(
       [
         *(str(row.get(field)) for field in fields),
@@ -113,9 +121,10 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
         _number(None if stderr is None else half_of(stderr), '.4f'),
         _number(row['exact_risk'], '.6f'),
         _number(row['excess_risk'], '.2e'),
+        *(_number(own.get(name), '.4g') for name in metrics),
       ]
     )
-  header = [*fields, 'sampled risk', '± 95 %', 'exact risk', 'excess']
+  header = [*fields, 'sampled risk', '± 95 %', 'exact risk', 'excess', *metrics]
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
 
 
