@@ -16,9 +16,7 @@ import zoo
 # For `jax.jit`, where programs are compared to the last bits: without --slow,
 # tests/conftest.py selects the older emitters, which round otherwise in each program.
 AS_USERS = (
-  {'xla_cpu_use_fusion_emitters': True}
-  if jax.version.__version_info__ < (0, 11)
-  else {}
+  {'xla_cpu_use_fusion_emitters': True} if jax.__version_info__ < (0, 11) else {}
 )
 
 _Module = TypeVar('_Module', bound=nnx.Module)

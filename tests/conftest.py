@@ -17,7 +17,7 @@ import jaxtyping
 import pytest
 
 # Later releases of jaxlib end at a flag that they do not know.
-_HAS_OLDER = jax.version.__version_info__ < (0, 11)
+_HAS_OLDER = jax.__version_info__ < (0, 11)
 _OLDER = '--xla_cpu_use_fusion_emitters=false'
 
 if 'zoo' in sys.modules:

@@ -127,6 +127,7 @@ class Case:
 
 def _sampled(model, task, seed):
   found = probing.sampled_algorithm(model, task, 2048, seed)
+  assert found.nearest_gd_beta is not None
   return {
     'step': found.nearest_gd.unexplained,
     'matrix': found.nearest_gd_beta.unexplained,

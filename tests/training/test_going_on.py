@@ -96,7 +96,8 @@ def test_a_longer_launch_that_saves_no_step_changes_nothing(
     raise _Killed
 
   class Hook(zoo.Hook):
-    on_chunk = stop
+    def on_chunk(self, event):
+      stop()
 
   hooks = [Hook()] if place == 'step' else []
   with monkeypatch.context() as patch:

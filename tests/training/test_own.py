@@ -113,7 +113,7 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
   (tmp_path / 'whole/summary.json').write_text(json.dumps(summary))
   again = zoo.train(config, tmp_path / 'whole')
   assert again is not None
-  measured = again.get('metrics') or {}
+  measured: Any = again.get('metrics')
   np.testing.assert_allclose(measured['norm/weights'], lines[-1]['norm/weights'], 1e-6)
   losses = [line['loss'] for line in lines]
   assert calls == [

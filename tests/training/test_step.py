@@ -218,11 +218,13 @@ class _Steep(nnx.Module):
 
 
 def _sgd_that_keeps_the_least_loss(learning_rate):
-  def init(_):
+  def init(params):
+    del params
     return {'least': jnp.asarray(jnp.inf)}
 
-  def update(grads, state, _):
-    return jax.tree.map(lambda grad: -learning_rate(0) * grad, grads), state
+  def update(updates, state, params=None):
+    del params
+    return jax.tree.map(lambda grad: -learning_rate(0) * grad, updates), state
 
   return optax.GradientTransformation(init, update)
 

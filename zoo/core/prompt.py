@@ -22,7 +22,7 @@ from zoo.core.errors import UserError
 class _Shown:
   """The type and the shape of an array, as text."""
 
-  def __init__(self, array: object):
+  def __init__(self, array: typing.Any):
     self.array = array
 
   def __repr__(self) -> str:

@@ -483,7 +483,7 @@ def correlation(
     return None
   *without_one, whole = products(x, y) / np.sqrt(squares)
   pseudo = count * whole - (count - 1) * np.array(without_one)
-  return Estimate(float(whole), estimate(pseudo).stderr)
+  return Estimate(float(whole), estimate(pseudo).stderr, count)
 
 
 def resampled_means(

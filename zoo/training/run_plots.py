@@ -202,7 +202,7 @@ def _over_seeds(
     )
   if len(points) == 1:
     return steps, [(value, value, value) for step in steps for value in by_step[step]]
-  intervals = [interval(by_step[step]) for step in steps]
+  intervals = [estimate(by_step[step]) for step in steps]
   return steps, [(found.mean, found.low, found.high) for found in intervals]
 
 

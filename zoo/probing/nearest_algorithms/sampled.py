@@ -212,11 +212,11 @@ def sampled_algorithm(
     >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
     >>> found = zoo.probing.sampled_algorithm(step, task, num_prompts=2048)
     >>> print(found)
-    nearest            fitted    unexplained           loss
-    gd                η = 0.5  0.000 ± 0.000  0.897 ± 0.369
-    gd_beta                 Γ  0.000 ± 0.000  0.897 ± 0.369
-    ridge           λ = 3.147  0.166 ± 0.100  0.730 ± 0.331
-    this predictor                            0.897 ± 0.369
+    nearest           fitted    unexplained           loss
+    gd               η = 0.5  0.000 ± 0.000  0.928 ± 0.113
+    gd_beta                Γ  0.000 ± 0.000  0.928 ± 0.113
+    ridge           λ = 2.79  0.175 ± 0.054  0.658 ± 0.079
+    this predictor                           0.928 ± 0.113
   """
   return fit_algorithms(subject, task, num_prompts, seed)[0]
 

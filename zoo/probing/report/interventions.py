@@ -350,7 +350,11 @@ def from_json(part: str, content: Any) -> Result | None:
     return _effects(content)
   if part == 'heads':
     scores = [
-      HeadScore(*row[:5], label_correlation=_estimate(row[5]), reasons=row[6])
+      HeadScore(
+        *row[:5],
+        label_correlation=None if row[5] is None else Estimate(**_numbers(row[5])),
+        reasons=row[6],
+      )
       for row in content[0]
     ]
     return HeadMeasurements(scores, _effects(content[1]))

@@ -168,7 +168,7 @@ def _baseline_table(shares: dict[str, Estimate]) -> Table:
 
 def _above_bayes_table(above: AboveBayes) -> Table:
   share = '-' if above.share is None else shown_share(above.share)
-  row = 'this model', format_estimate(above.loss.mean, above.loss.stderr), share
+  row = 'this model', format_mean(above.loss.mean, above.loss.half, 4), share
   header = (
     'loss above that of Bayes',
     'E (f − bayes)² ± 95 %',
