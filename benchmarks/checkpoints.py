@@ -83,6 +83,11 @@ This folder has trained models that you can load without training anything, each
 card of what it is and how good it is. `zoo.load('checkpoints/yq_lsa')` opens one, and
 `python -m launch.probe --checkpoint=checkpoints/yq_lsa` reports what it has learned.
 
+From any folder, `checkpoints/NAME` opens the shipped model if the folder has no
+`checkpoints/NAME` of its own, and a warning names the folder that is opened. If its
+`checkpoints` has other models, so that one of your own was probably meant, the path is
+refused, and the message gives the full path of the shipped model.
+
 - `lsa`, `multi_head_lsa_*`, `yq_lsa` and `ltb` are linear attention in the setting of
   Table 1 of arXiv 2512.04268: d = C = 10, prior mean w\\* = [2, …, 2], no noise. They
   were trained on the exact risk.

@@ -54,8 +54,8 @@ chi variables are accepted by the words that proposed them
   + words(stream, len(degrees), batch_size)
 the probabilities of classes are normalised over prompts
   zoo/core/losses.py: test_curves.py tasks/test_gaussian_clusters.py
-  - jax.nn.log_softmax(prediction)
-  + jax.nn.log_softmax(prediction, axis=0)
+  - log_p = log_softmax(prediction)
+  + log_p = log_softmax(prediction.T).T
 the moment of k examples is divided by k + 1
   zoo/core/learning_rule.py: test_learning_rule.py test_curves.py
   - counts_t = jnp.maximum(jnp.arange(z_bce.shape[1] + 1), 1)
@@ -158,8 +158,8 @@ the bound by heads hides the directions of least variance, not of most
   + np.linalg.eigvalsh(prior)[:num_hidden].sum()
 an interval has one degree of freedom too many
   zoo/measure/statistics.py: test_measure_statistics.py
-  - stdtrit(values.size - 1, (1 + confidence) / 2)
-  + stdtrit(values.size, (1 + confidence) / 2)
+  - stdtrit(num - 1, (1 + confidence) / 2)
+  + stdtrit(num, (1 + confidence) / 2)
 the difference from a baseline has the wrong sign
   zoo/measure/comparison.py: test_comparison.py
   - (model_losses[: len(losses)] - losses[:, -1])
@@ -216,10 +216,10 @@ the CPU time of a step is in seconds, not in milliseconds
   zoo/training/loop.py: training/test_records.py
   - 1e3 * cpu_seconds / num_steps
   + cpu_seconds / num_steps
-the nearest algorithm is measured on the prompts that it is fitted to
+the nearest algorithm is fitted to all prompts
   zoo/probing/nearest_algorithms/sampled.py: probing/test_nearest.py
-  - for part in (slice(half), slice(half, None))
-  + for part in (slice(half), slice(half))
+  - lambda array: array[num_prompts // 2 :]
+  + lambda array: array
 attention maps of linear attention are key by query
   zoo/probing/inside/activations.py: probing/test_activations.py
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value

@@ -44,6 +44,7 @@ SUMMARY = dict.fromkeys(Summary.__annotations__) | {
   **{'eval_risk': 1.5, 'eval_risk_stderr': 1.5, 'steps_per_second': 100.0},
   **{'jax_version': '0.10.2', 'device_kind': 'cpu', 'num_devices': 1},
   'num_processes': 1,
+  'history': [],
 }
 
 

@@ -26,7 +26,7 @@ from tests.probing.test_interventions import _effects
 from tests.settings import isotropic
 from tests.strategies.test_series import POINTS, RUNS
 from tests.test_plots import example
-from tests.test_style import _measured
+from zoo.measure.comparison import Measured
 from zoo.measure.statistics import Estimate
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.latents import LatentScore
@@ -44,6 +44,19 @@ from zoo.training import run_plots
 
 _SHARE = Estimate(0.1, 0.01)
 _MAP = heat_maps.HeatMap(np.eye(2), Normalize(0, 1), 'share', 'a')
+
+
+def _measured() -> Measured:
+  return {
+    'num_prompts': 4,
+    'num_examples': [0, 1, 2],
+    'mean': [3.0, 2.0, 1.0],
+    'standard_error': [0.1, 0.1, 0.9],
+    'median': [3.0, 2.0, 1.0],
+    'difference': None,
+    'difference_stderr': None,
+    'exact': None,
+  }
 
 
 def _plot_attention_on(ax=None):

@@ -13,7 +13,7 @@ from zoo.storage.checkpoints import Checkpoints
 from zoo.training import loop, many, run, sweeps
 from zoo.training.compilation import make_training
 from zoo.training.loop import Loop, _Call
-from zoo.training.records import TensorBoard
+from zoo.training.records import Records, TensorBoard
 
 
 class _Result:
@@ -119,7 +119,8 @@ def test_what_is_beside_the_steps_of_a_run_does_not_slow_them(
 
 def test_two_launches_in_one_second_have_files_of_their_own(tmp_path, monkeypatch):
   monkeypatch.setattr('time.time', lambda: 1.8e9)
+  config = small_config()
   for step in 0, 4:
-    with TensorBoard(tmp_path, step):
+    with Records(tmp_path, step, config) as records, TensorBoard(records, step):
       pass
   assert len([*(tmp_path / 'tensorboard').iterdir()]) == 2

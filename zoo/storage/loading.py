@@ -28,6 +28,7 @@ from zoo.core.errors import (
   nearest,
 )
 from zoo.core.registry import MODELS, TASKS
+from zoo.core.saved_arrays import array_name
 from zoo.host.files import (
   UnreadableFile,
   checkpoint_path,
@@ -41,7 +42,6 @@ from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
   FORMAT,
   METADATA_FILE,
-  array_name,
   cannot_be_read,
   check_same_arrays,
   damaged,

@@ -27,6 +27,7 @@ from zoo.core.errors import RunError, UserError, check_count, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
+from zoo.core.saved_arrays import check_can_be_saved
 from zoo.core.taps import is_edited
 from zoo.host.files import (
   delete_folder,
@@ -40,7 +41,6 @@ from zoo.host.files import (
 from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
   FORMAT,
-  check_can_be_saved,
   check_same_arrays,
   one_line,
   orbax_context,

@@ -14,8 +14,8 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.core.saved_arrays import array_name
 from zoo.host.files import parse_json
-from zoo.storage.checkpoints import array_name
 
 SUFFIX = '.safetensors'
 # The metadata of a file have two texts of these names: what `zoo.save` writes beside

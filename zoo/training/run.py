@@ -31,6 +31,7 @@ from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
+from zoo.core.saved_arrays import check_can_be_saved
 from zoo.host import processes
 from zoo.host.devices import start_devices
 from zoo.host.files import finite_or_null, workdir_path
@@ -39,7 +40,6 @@ from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled, checked_baselines
 from zoo.storage.checkpoints import (
   Checkpoints,
-  check_can_be_saved,
   kept_steps,
   run_metadata,
 )

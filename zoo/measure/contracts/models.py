@@ -17,6 +17,7 @@ from zoo.core.errors import UserError
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
+from zoo.core.saved_arrays import check_can_be_saved
 from zoo.measure import agreement
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
@@ -30,7 +31,6 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
-from zoo.storage.checkpoints import check_can_be_saved
 from zoo.theory.trust import changed_weights, check_rule, without_zeros
 
 # A run maps prompts to the facts of a model, with its own weights or with given ones.
