@@ -294,7 +294,9 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=softmax_config.py:smoke',)
   answer = launch(*arguments, cache=cache, cwd=outside)
   assert answer.returncode == 0, answer.stderr
-  assert re.search(r'softmax_attention +\d+\.\d+ ± \d+\.\d+ +-\n', answer.stdout)
+  assert re.search(
+    r'softmax_attention +\d+\.\d+ ± \d+\.\d+ +\d+\.\d+ +-\n', answer.stdout
+  )
   workdir = outside / 'checkpoints' / 'runs' / 'softmax_config-smoke'
   whole = saved_arrays(workdir, 20)
   # As if it had been killed behind its first checkpoint.

@@ -248,4 +248,5 @@ def _of_recurrence(
     return decay * weights - erase * x * (x @ weights) + write * x * y, None
 
   start, *steps = map(jnp.asarray, (form.start, form.decay, form.erase, form.write))
+  steps = [step[: len(x)] for step in steps]  # A prompt may have fewer examples.
   return query @ jax.lax.scan(learn, start, (x, y, *steps))[0]
