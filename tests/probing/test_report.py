@@ -61,7 +61,7 @@ def test_a_gd_transformer_is_gradient_descent(monkeypatch):
   # Exact where the weights are exact in float32.
   assert contents['algorithm']['nearest_gd']['step'] == pytest.approx(0.5, abs=1e-9)
   assert contents['alignment']['exact']['squared_prediction_difference'] < 1e-15
-  assert contents['risks']['risk'].keys() == {'mean', 'stderr'}
+  assert contents['risks']['risk'].keys() == {'mean', 'stderr', 'num'}
   drawings = pictures(report, model, zoo.estimators.gradient_descent(task), task)
   names = 'alignment', 'examples', 'step_matrix', 'heads', 'out_of_distribution'
   assert set(drawings) == set(names)

@@ -315,7 +315,10 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(
 ):
   clock = itertools.count(step=12)  # seconds, each time that it is asked
   quick = types.SimpleNamespace(
-    monotonic=lambda: float(next(clock)), time=time.time, process_time=time.process_time
+    monotonic=lambda: float(next(clock)),
+    time=time.time,
+    time_ns=time.time_ns,
+    process_time=time.process_time,
   )
   for module in (loop, records):
     monkeypatch.setattr(module, 'time', quick)

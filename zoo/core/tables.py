@@ -13,6 +13,7 @@ _NOTHING = {'', '-'}  # A cell without content has one of these texts.
 
 
 _ROUNDING = 1e-10  # Smaller numbers are shown as 0.
+_FLOAT32 = 2.0**-24  # A number is rounded by at most this share of it.
 
 
 def format_exact(value: float | None) -> str:
@@ -30,7 +31,8 @@ def format_mean(mean: float, half: float | None, decimals: int) -> str:
   A small error is not shown as 0: both numbers then get so many decimals that half of
   the interval has two digits, or exponents if the mean is small, too. A small number
   that has no error gets an exponent. A mean that is far below its own error may be
-  rounded to 0. An error or a number below 1e-10 counts as rounding, and as 0.
+  rounded to 0. A number below 1e-10 counts as rounding, and as 0, and so does an error
+  below the rounding of the mean in float32.
 
   Args:
     mean: The mean.
@@ -44,7 +46,8 @@ def format_mean(mean: float, half: float | None, decimals: int) -> str:
     ('2.00e-04', '2.00e-04 ± 1.00e-05')
   """
   kind = f'.{decimals}f'
-  error = half if half is not None and half >= _ROUNDING else 0.0  # NaN counts as 0.
+  least = max(_ROUNDING, _FLOAT32 * abs(mean))
+  error = half if half is not None and half >= least else 0.0  # NaN counts as 0.
   if 0 < error < 0.5 * 10.0**-decimals:
     digits = 1 - math.floor(math.log10(error))
     kind = f'.{digits}f' if abs(mean) >= 1e-3 else '.2e'
