@@ -160,7 +160,7 @@ def test_losses_are_those_of_the_task_and_of_the_model():
       _D, _C, num_layers=1, width=8, feed_forward='none', rngs=nnx.Rngs(0)
     )
   )
-  vectors = task_vectors(model, task, 8, 64)
+  vectors = task_vectors(model, task, 128, 4)
   assert [row.site for row in vectors.rows] == ['layers.0.tokens']
   prompt = sample(task, jax.random.key(0), 512)
   losses = np.square(np.asarray(predict(model, prompt)) - prompt.y_query)
