@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jaxtyping import Array, Float
-from scipy import stats
 
 from zoo.core import trees
 from zoo.core.errors import UserError, check_count, check_object
@@ -293,6 +292,8 @@ def _losses_by_length(
 
 def _what_is_worse(own: str, losses: dict[str, _ByLength]) -> str | None:
   """Returns where a baseline is significantly worse than another one, or None."""
+  from scipy import stats  # It is slow to import.
+
   for length, of_own in losses[own].items():
     if not np.isfinite(of_own).all():
       return f'not finite after {length} examples'
