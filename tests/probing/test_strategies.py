@@ -170,8 +170,9 @@ def test_bayes_itself_is_bayes_at_every_length(task):
     assert mixture.weights[name] == pytest.approx(1)
     assert abs(mixture.distance.mean) < 1e-12
   assert result.by_prompt is not None
-  assert abs(result.by_prompt.unexplained.mean) < 1e-9
-  assert result.by_prompt.unexplained.stderr < 1e-9
+  unexplained: Any = result.by_prompt.unexplained
+  assert abs(unexplained.mean) < 1e-9
+  assert unexplained.stderr < 1e-9
 
 
 @pytest.mark.slow
