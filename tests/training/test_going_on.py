@@ -1,6 +1,7 @@
 """Runs that go on: for more steps, and from other weights."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -69,14 +70,17 @@ def test_a_finished_run_whose_step_cannot_be_loaded_stays_as_it_is(tmp_path):
 
 
 def _content(folder):
-  """All files but locks, and what a save that was not completed has left."""
-  files = [path for path in folder.rglob('*') if path.is_file()]
-  names = {path.relative_to(folder): path for path in files}
-  return {
-    name: path.read_bytes()
-    for name, path in names.items()
-    if not path.name.startswith('.lock') and 'orbax-checkpoint-tmp' not in str(name)
-  }
+  """All files but locks, and what a save that was not completed has left.
+
+  Orbax may still be deleting what such a save has left.
+  """
+  content = {}
+  for parent, folders, names in os.walk(folder):
+    folders[:] = [name for name in folders if 'orbax-checkpoint-tmp' not in name]
+    for path in (pathlib.Path(parent, name) for name in names):
+      if not path.name.startswith('.lock'):
+        content[path.relative_to(folder)] = path.read_bytes()
+  return content
 
 
 class _Killed(BaseException):
