@@ -100,9 +100,11 @@ def test_effects_patch_the_state_at_each_token():
   """The state after a token recovers all, if the later tokens are the same."""
   task = isotropic(_D, _C)
   model = _model('gla', positions='none')
-  clean = sample(task, jax.random.key(0), 40)
-  y = jnp.asarray(clean.y).at[:, 0].add(3.0)
-  corrupt = type(clean)(x=clean.x, y=y, x_query=clean.x_query, y_query=clean.y_query)
+  # One prompt whose first label is wrong by forty numbers, so that the gap is sure.
+  one = sample(task, jax.random.key(0), 1)
+  clean = jax.tree.map(lambda array: jnp.repeat(array, 40, axis=0), one)
+  y = clean.y.at[:, 0].add(jnp.linspace(3.0, 4.0, 40))
+  corrupt = dataclasses.replace(clean, y=y)
   site = 'layers.0.mixer.state.memory'
   labels = jax.jit(model)(clean)  # so that corrupt prompts have the larger loss
   clean = dataclasses.replace(clean, y_query=labels)
