@@ -604,10 +604,6 @@ FIELDS: dict[str, Field] = {
   ),
 }
 
-# Saved configs may have these fields, which were removed. A run that goes on may lack
-# them.
-FORMER_FIELDS = 'checkpoint.patience', 'mesh.slices'
-
 
 def is_of_class(name: str) -> bool:
   """Returns whether a field is an argument of the model or the task.
@@ -640,5 +636,4 @@ def may_change(more_steps: bool) -> set[str]:
     more_steps: Whether it goes on for more steps than it had.
   """
   reasons = {'always', 'with more steps'} if more_steps else {'always'}
-  own = {name for name, field in FIELDS.items() if field.may_change in reasons}
-  return own | {*FORMER_FIELDS}
+  return {name for name, field in FIELDS.items() if field.may_change in reasons}
