@@ -190,12 +190,6 @@ def test_weights_of_another_class_are_named(steps_123, shapes, said):
     checkpoints.load(3, {**ABSTRACT, 'model': model})
 
 
-def test_a_bucket_of_an_earlier_commit_is_refused(tmp_path):
-  (tmp_path / 'checkpoints' / f'8-{16 * "0"}').mkdir(parents=True)
-  with refuses('written into a bucket by an earlier commit'):
-    Checkpoints(tmp_path, 5, METADATA)
-
-
 def test_checksums_that_are_none_or_list_too_little_are_damaged(steps_123):
   folder = steps_123 / 'checkpoints' / '3'
   lines = (folder / SUMS).read_text().splitlines(keepends=True)

@@ -27,7 +27,7 @@ from zoo.config.saved import changed_fields, differences, to_content
 from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.core.saved_arrays import array_name
 from zoo.host import processes
-from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically
+from zoo.host.files import delete_folder, is_url, names_in, read_json
 from zoo.storage.steps import damage_of, steps_in, write_sums
 
 FORMAT = 1  # The number rises when older code cannot read the contents of a step.
@@ -234,16 +234,9 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
 
   Raises:
     RunError: If the step is damaged.
-    UserError: If the step belongs to another run, or an earlier version of the library
-      wrote the folder into a bucket.
+    UserError: If the step belongs to another run.
   """  # noqa: DOC501
-  names = names_in(folder)
-  if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
-    raise UserError(
-      f'{folder / old[0]} was written into a bucket by an earlier commit, which alone '
-      'can go on with it; give another folder'
-    )
-  steps = sorted(int(name) for name in names if name.isdecimal())
+  steps = sorted(int(name) for name in names_in(folder) if name.isdecimal())
   if is_url(folder):  # A step that a kill left has no checksums; Orbax deletes it.
     steps = steps_in(folder)
   if not steps:
@@ -253,11 +246,6 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
     raise damaged(newest, reason)
   saved = read_json(newest / METADATA_FILE, dict)
   _check_own(newest, saved, metadata)
-  for step in steps if is_url(folder) else []:
-    # Orbax deletes steps without this file. A copied local run may lack it.
-    marker = folder / str(step) / 'commit_success.txt'
-    if not marker.exists():
-      write_atomically(marker, '')
   return saved
 
 

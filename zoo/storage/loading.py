@@ -249,11 +249,6 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   reason = damage_of(folder, left_out=('optimizer/',))
   if reason is not None:
     raise damaged(folder, reason)
-  if is_url(folder) and not (folder / 'commit_success.txt').exists():
-    raise UserError(
-      f'{folder} was copied into a bucket, where Orbax reads no step without an empty '
-      'object commit_success.txt; create it there'
-    )
   try:
     metadata = read_json(folder / METADATA_FILE, dict)
   except UnreadableFile as error:
