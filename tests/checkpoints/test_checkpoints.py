@@ -29,6 +29,7 @@ from tests.marks import FULL
 from zoo.core.errors import RunError
 from zoo.host.files import names_below
 from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.loading import load
 from zoo.storage.steps import SUMS, chosen_step, damage_of, steps_in
 
 
@@ -161,6 +162,15 @@ def test_a_step_of_another_run_or_under_another_number_is_refused(steps_123):
   (folder / '3').rename(folder / '5')
   with refuses('holds step 3, not step 5'):
     Checkpoints(steps_123, 5, METADATA)
+
+
+def test_a_step_of_another_format_is_neither_resumed_nor_opened(steps_123, monkeypatch):
+  monkeypatch.setattr('zoo.storage.checkpoints.FORMAT', 2)
+  said = 'has the format 1; this version of ICL Zoo reads the format 2 alone'
+  with refuses(said):
+    Checkpoints(steps_123, 5, METADATA)
+  with refuses(said):
+    load(steps_123)
 
 
 def test_weights_of_another_precision_are_not_converted(steps_123):
