@@ -38,7 +38,7 @@ from zoo.training.run_plots import (
 )
 from zoo.training.summary import Summary, read_summary
 
-SUMMARY = dict.fromkeys(Summary.__annotations__) | {
+SUMMARY = dict.fromkeys(Summary.__required_keys__) | {
   **{'model': 'yq_lsa', 'num_params': 4, 'step': 12, 'wall_time': 1.2},
   **{'exact_risk': 1.5, 'gd_risk': 1.5, 'optimal_risk': 1.5, 'excess_risk': 1.5},
   **{'eval_risk': 1.5, 'eval_risk_stderr': 1.5, 'steps_per_second': 100.0},
@@ -242,6 +242,7 @@ def test_runs_without_a_common_risk_are_not_mixed(run, tmp_path):
 def test_a_baseline_that_beats_the_run_is_shown(run):
   shown = {'num_prompts': 4, 'num_examples': [], 'mean': [], 'standard_error': []}
   shown |= {'median': [], 'difference': None, 'difference_stderr': None}
+  shown['accuracy'] = None
   exact = {'model': 0.75, 'bayes': 0.0, 'ridge': 0.01, 'zero': 90.0}
   comparison = {name: {**shown, 'exact': value} for name, value in exact.items()}
   (run / 'summary.json').write_text(json.dumps({**SUMMARY, 'comparison': comparison}))
@@ -304,6 +305,7 @@ def bars_of(axes):
 def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   rows = [
     {'model.num_heads': h, 'optimizer.name': name, 'seed': seed, 'workdir': 'w'}
+    | SUMMARY
     | {'exact_risk': None, 'eval_risk': 10.0 / h + seed, 'eval_risk_stderr': None}
     for h in (3, 1, 2)
     for name in ('adam', 'lion')
@@ -335,10 +337,9 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   assert [tick.get_text() for tick in axes.get_xticklabels()] == ['adam', 'lion']
   means = np.asarray(axes.lines[0].get_ydata(), np.float64)
   np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
-  alone = [{'seed': s, 'workdir': 'w', 'model': 'lsa'} for s in (0, 1, 2)]
   table = [
-    {**row, 'exact_risk': 5.0 + row['seed'], 'eval_risk': 1.0, 'eval_risk_stderr': 0.1}
-    for row in alone
+    {'seed': seed, 'workdir': 'w', **SUMMARY, 'model': 'lsa', 'exact_risk': 5.0 + seed}
+    for seed in (0, 1, 2)
   ]
   (tmp_path / 'table.json').write_text(json.dumps(table))
   axes = plot_sweep(tmp_path)
@@ -354,7 +355,7 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
 def write_table(folder, risks, fields, seeds=(0,)):
   """A sweep of points with these values of fields, each with its risk."""
   rows = [
-    {**dict(zip(fields, point, strict=True)), 'seed': seed, 'workdir': 'w', 'step': 12}
+    {**dict(zip(fields, point, strict=True)), 'seed': seed, 'workdir': 'w', **SUMMARY}
     | {'exact_risk': None, 'eval_risk': risk + seed, 'eval_risk_stderr': 0.76}
     for point, risk in risks.items()
     for seed in seeds
@@ -452,7 +453,7 @@ def _curve_of(means):
   return {
     **{'num_prompts': 9, 'num_examples': [*range(len(means))], 'mean': means},
     **{'standard_error': unknown, 'median': means, 'exact': None},
-    **{'difference': None, 'difference_stderr': None},
+    **{'difference': None, 'difference_stderr': None, 'accuracy': None},
   }
 
 
@@ -553,6 +554,7 @@ def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(ru
   measured = {
     **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1},
+    'accuracy': None,
   }
   means = {'model': 1.0, 'gd': 1.2, 'bayes': 0.01, 'ols': 1.2, 'zero': 50.0}
   comparison = {k: {**measured, 'mean': [v], 'exact': None} for k, v in means.items()}
@@ -569,6 +571,7 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
   measured = {
     **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1, 'exact': None},
+    'accuracy': None,
   }
   comparison = {'bayes': {**measured, 'mean': [0.305]}}
   summary = {**SUMMARY, 'gd_risk': 0.5, 'comparison': comparison}
@@ -604,7 +607,7 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
 def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
   section = common.task_section(name).to_dict()
   section |= {'noise_std': 0.7} if 'noise_std' in section else {}
-  config = {'task': section, 'objective': {'labels': 'observed'}}
+  config = {'task': section, 'objective': {'name': 'sampled', 'labels': 'observed'}}
   task = create_task(**section)
   prompt = task.sample(jax.random.key(0), 4096)
   drawn = with_drawn_labels(task, jax.random.key(1), prompt).y_query

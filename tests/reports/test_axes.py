@@ -56,6 +56,7 @@ def _measured() -> Measured:
     'difference': None,
     'difference_stderr': None,
     'exact': None,
+    'accuracy': None,
   }
 
 

@@ -329,16 +329,8 @@ def test_the_table_is_there_as_json_and_csv(three):
 
 
 def test_the_printed_table_has_the_metrics_of_ones_own():
-  unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
-  rows = [
-    {
-      'seed': 0,
-      'eval_risk': 1.0,
-      'metrics': {'norm/w': 2.5, 'norm/v': None},
-      **unknown,
-    },
-    {'seed': 1, 'eval_risk': None, 'step': None, **unknown},
-  ]
+  first, lost = _sampled('optimizer.name', {'adam': [1.0, None]})
+  rows = [first | {'metrics': {'norm/w': 2.5, 'norm/v': None}}, lost]
   header, first, lost = sweeps.format_table(rows, ['seed']).split('\n')
   assert header.split() == ['seed', 'sampled', 'risk', 'norm/w']
   assert (first.split(), lost.split()) == (
@@ -349,7 +341,7 @@ def test_the_printed_table_has_the_metrics_of_ones_own():
 
 def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one():
   rows = [
-    {'seed': seed, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
+    {'seed': seed, 'step': 12, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
     | {'exact_risk': None, 'excess_risk': None}
     | {'comparison': {'model': {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}}}
     for seed in range(2)
@@ -363,12 +355,7 @@ def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one(
 
 
 def test_the_table_has_means_over_seeds_with_students_intervals():
-  unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
-  rows = [
-    {'train.num_steps': n, 'seed': s, 'eval_risk': float(n + s), **unknown}
-    for n in (3, 7)
-    for s in range(3)
-  ]
+  rows = _sampled('train.num_steps', {n: [n, n + 1.0, n + 2.0] for n in (3, 7)})
   fields = ['train.num_steps', 'seed']
   header, *_, few, _, note = sweeps.format_table(rows[:-1], fields).split('\n')
   assert few.split()[:4] == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
@@ -382,7 +369,7 @@ def _sampled(field, risks):
   """The rows of a sweep over a field and seeds; a loss of None is not finite."""
   return [
     {field: value, 'seed': seed, 'step': risk and 12, 'eval_risk': risk}
-    | dict.fromkeys(['eval_risk_stderr', 'exact_risk', 'excess_risk'])
+    | dict.fromkeys(['eval_risk_stderr', 'exact_risk', 'excess_risk', 'comparison'])
     for value, losses in risks.items()
     for seed, risk in enumerate(losses)
   ]
@@ -770,7 +757,7 @@ def test_the_error_of_a_program_has_the_record_of_the_model_that_was_lost_last(
 def test_a_program_that_has_lost_a_point_goes_on_without_it(
   tmp_path, monkeypatch, has_record
 ):
-  # Sweeps of earlier versions left no record.
+  # A point that is to be trained for more steps has no record for their number.
   rate = 'optimizer.learning_rate'
   points, config = [{rate: 1e30}, {rate: 1e-3}], _config(eval__num_batches=0)
   with monkeypatch.context() as patch:

@@ -110,14 +110,14 @@ def check_fields(config: Config) -> None:
     UserError: If a field is wrong, missing or unknown, or if the config is not a
       ConfigDict.
   """
-  _check_names(config)
+  check_names(config)
   for name in FIELDS:
     if not is_of_class(name):
       section, _, key = name.rpartition('.')
       check_field(name, config[section][key] if section else config[key])
 
 
-def _check_names(config: Config) -> None:
+def check_names(config: Config) -> None:
   """Checks that the config is a ConfigDict with all fields, and no others.
 
   The sections `model` and `task` may have any arguments: the class that they name

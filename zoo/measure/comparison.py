@@ -73,7 +73,7 @@ class Measured(TypedDict):
   difference: float | None
   difference_stderr: float | None
   exact: float | None
-  accuracy: NotRequired[list[float | None] | None]
+  accuracy: list[float | None] | None
   nll: NotRequired[float | None]
   nll_stderr: NotRequired[float | None]
 
@@ -334,7 +334,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
   fewer prompts than the model has their number beside its name.
   """
   has_classes = any(
-    measured.get('accuracy') is not None for measured in comparison.values()
+    measured['accuracy'] is not None for measured in comparison.values()
   )
   has_nll = any(measured.get('nll') is not None for measured in comparison.values())
   rows = []
@@ -350,7 +350,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
       format_estimate(measured['median'][-1]),
     ]
     if has_classes:
-      accuracies = measured.get('accuracy')
+      accuracies = measured['accuracy']
       row.append(format_estimate(accuracies[-1] if accuracies else None))
     if has_nll:
       row.append(format_estimate(measured.get('nll'), measured.get('nll_stderr'), num))

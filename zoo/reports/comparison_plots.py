@@ -89,7 +89,7 @@ def plot_by_examples(
   right = [
     _curve(label, kind, colour, seeds[0]['num_examples'], accuracies, None)
     for label, kind, colour, seeds in looks
-    if (accuracies := [seed.get('accuracy') for seed in seeds])[0] is not None
+    if (accuracies := [seed['accuracy'] for seed in seeds])[0] is not None
   ]
   if right:
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
+from zoo.config.validation import check_names
 from zoo.core import losses
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Task
 from zoo.core.registry import create_task
 from zoo.host.files import read_json
@@ -46,9 +48,10 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
   if not path.is_file():
     raise UserError(f'{workdir} holds no run: there is no config.json in it')
   config = read_json(path, dict)
-  model = config.get('model')
-  if not isinstance(model, dict) or not isinstance(model.get('name'), str):
-    raise UserError(f'{path} is damaged: it names no model')
+  try:
+    check_names(ConfigDict(config))
+  except (UserError, ValueError) as error:  # A key with a dot is a ValueError.
+    raise UserError(f'{path} is damaged: {in_one_line(error)}') from error
   return config
 
 
@@ -92,7 +95,7 @@ def _differing(fields: list[dict[str, Any]]) -> list[str]:
   A field that only some runs have counts only if all models and tasks have one name.
   """
   models, tasks = (
-    {str(of_run.get(name)) for of_run in fields} for name in ('model.name', 'task.name')
+    {str(of_run[name]) for of_run in fields} for name in ('model.name', 'task.name')
   )
   left_out = ()
   if 1 < len(models) == len(fields):
@@ -159,8 +162,7 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
   drawn from it do not change their mean. The result is None if the excess is unknown.
   """
   is_likelihood = _objective_of(config) in _LIKELIHOODS
-  labels = config.get('objective', {}).get('labels', 'clean')
-  if labels == 'clean' and not is_likelihood:
+  if config['objective']['labels'] == 'clean' and not is_likelihood:
     return 0.0
   task = _task_of(folder, config)
   if task is None:
@@ -177,15 +179,13 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
 
 def _task_of(folder: pathlib.Path, config: Config) -> Task | None:
   """Returns the task of a run; None, with a warning, if it is not known."""
-  section = config.get('task')
   try:
-    return create_task(**cast(Any, section))
+    return create_task(**config['task'])
   except (UserError, TypeError):
-    name = section.get('name') if isinstance(section, dict) else None
     logging.warning(
       'the task %s of %s cannot be made here, so that its loss may be of another kind '
       'than that of other runs; --import=MODULE imports a task of your own',
-      name,
+      config['task']['name'],
       folder,
     )
     return None
@@ -223,14 +223,13 @@ def trains_loss_of_task(config: Config) -> bool:
 
 
 def _objective_of(config: Config) -> str:
-  return config.get('objective', {}).get('name', 'sampled')
+  return config['objective']['name']
 
 
 def trained_at(config: Config) -> str:
   """Returns what is trained besides the loss of samples at the query; else nothing."""
   if (name := _objective_of(config)) != 'sampled':
     return f', objective={name}'
-  fields = config.get('objective', {})
-  if fields.get('min_examples') is not None:
+  if config['objective']['min_examples'] is not None:
     return ' after a random number of examples'
-  return ' of every example' if fields.get('positions') == 'every' else ''
+  return ' of every example' if config['objective']['positions'] == 'every' else ''

@@ -247,7 +247,7 @@ def _kind_of_risk(logs: Mapping[pathlib.Path, _Log]) -> str:
 
 def _why_no_risk(log: _Log) -> str:
   """Returns what is known of a run without a risk, and what helps, in words."""
-  if any(line.get('loss') is None for line in log):
+  if any(line['loss'] is None for line in log):
     return ': its loss was not finite; try a smaller learning rate'
   return '; train it further first'
 
@@ -372,7 +372,7 @@ def _references(
 
 
 def _on_several_tasks(configs: Mapping[pathlib.Path, Config]) -> bool:
-  return len({str(config.get('task')) for config in configs.values()}) > 1
+  return len({str(config['task']) for config in configs.values()}) > 1
 
 
 def plot_sweep(
@@ -586,7 +586,7 @@ def logged(log: _Log, field: str) -> tuple[list[int], list[float], list[float]]:
   """Returns the steps that have a field in the log of a run, and its values there.
 
   The third list has half of the 95 % interval of each value. It is 0 where the log has
-  no standard error: for exact numbers, and in runs of older versions.
+  no standard error, as for exact numbers.
   """
   lines = [line for line in log if line.get(field) is not None]
   errors = [line.get(f'{field}_stderr') for line in lines]

@@ -106,7 +106,7 @@ class Summary(TypedDict):
   gd_risk: float | None
   optimal_risk: float | None
   excess_risk: float | None
-  metrics: NotRequired[dict[str, float | None] | None]
+  metrics: NotRequired[dict[str, float | None]]
   comparison: Comparison | None
   history: list[Launch]
   steps_per_second: float | None
@@ -315,7 +315,7 @@ def read_divergence(folder: pathlib.Path, config: Config) -> Divergence | None:
 
 def is_lost(row: Mapping[str, Any]) -> bool:
   """Returns whether a row of a sweep is of a point that has become non-finite."""
-  return row.get('step', 0) is None
+  return row['step'] is None
 
 
 def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -326,7 +326,7 @@ def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """
   plain = [dict(row) for row in rows]
   finite = [row for row in plain if not is_lost(row)]
-  if all(row.get('comparison') for row in finite):
+  if all(row['comparison'] for row in finite):
     for row in finite:
       measured = row['comparison'][MODEL]
       row['eval_risk'] = measured['mean'][-1]

@@ -79,8 +79,8 @@ def _flat(row: Row) -> Row:
   The history, which `table.json` has, is left out.
   """
   row = {name: value for name, value in row.items() if name != 'history'}
-  row |= row.pop('metrics', None) or {}
-  for name, measured in (row.pop('comparison', None) or {}).items():
+  row |= row.pop('metrics', {})
+  for name, measured in (row.pop('comparison') or {}).items():
     row[f'{name}_loss'] = measured['mean'][-1]
     if name == MODEL:
       row[f'{name}_loss_stderr'] = measured['standard_error'][-1]
@@ -109,11 +109,11 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
     The tables, separated by an empty line.
   """
   rows = with_one_loss(rows)
-  metrics = [*dict.fromkeys(name for row in rows for name in row.get('metrics') or {})]
+  metrics = [*dict.fromkeys(name for row in rows for name in row.get('metrics', {}))]
   cells = []
   for row in rows:
     stderr = row['eval_risk_stderr']
-    own = row.get('metrics') or {}
+    own = row.get('metrics', {})
     cells.append(
       [
         *(str(row.get(field)) for field in fields),
