@@ -3,8 +3,6 @@
 # Models are known by their base class, and have attributes of their own.
 # pyright: reportAttributeAccessIssue=false
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +14,7 @@ from tests.compare import refuses
 from tests.compiled import counted
 from tests.marks import mostly_slow
 from tests.models import bodies
-from tests.training.runs import small_config
 from zoo.config.building import abstract_parts, build_model
-from zoo.config.saved import differences, to_json
 from zoo.core import registry
 from zoo.core.distributions import Bars, Classes, Gaussian
 from zoo.models import TokenModel, quantile_edges
@@ -223,22 +219,6 @@ def test_a_saved_model_has_its_head_and_its_edges(head, tmp_path):
   loaded = zoo.load(tmp_path / 'a')
   prompt = loaded.task.sample(jax.random.key(0), 5)
   assert loaded.model.distribution(prompt) == model.distribution(prompt)
-
-
-def test_a_model_that_was_saved_without_the_field_has_the_head_point():
-  saved = zoo.load('checkpoints/transformer')
-  assert 'head' not in saved.config.model
-  assert saved.model.head == 'point'
-  assert saved.model.edges is None
-
-
-def test_a_run_that_was_saved_without_the_field_goes_on():
-  config = small_config('transformer')
-  before = json.loads(to_json(config))
-  del before['model']['head']
-  assert differences(before, config) == []
-  config.model.head = 'gaussian'
-  assert differences(before, config) == ["model.head ('point' there, 'gaussian' here)"]
 
 
 @pytest.mark.parametrize('head', ['gaussian', 'bars'])
