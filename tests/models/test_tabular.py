@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from flax import nnx
 from scipy import special, stats
+from zoo.training.rows import rows
 
 import zoo
 from tests.compare import refuses
 from zoo.core.distributions import Classes, NumberOrClass
 from zoo.models import Tabular
-from zoo.training.rows import rows
 
 _CLASSES = 4
 
