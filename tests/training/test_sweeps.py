@@ -355,7 +355,7 @@ def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one(
 
 
 def test_the_table_has_means_over_seeds_with_students_intervals():
-  rows = _sampled('train.num_steps', {n: [n, n + 1.0, n + 2.0] for n in (3, 7)})
+  rows = _sampled('train.num_steps', {n: [n + 0.0, n + 1.0, n + 2.0] for n in (3, 7)})
   fields = ['train.num_steps', 'seed']
   header, *_, few, _, note = sweeps.format_table(rows[:-1], fields).split('\n')
   assert few.split()[:4] == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
