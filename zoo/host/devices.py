@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+from typing import Any
 
 import jax
 
@@ -45,7 +46,7 @@ def num_cpu_devices() -> int:
   return int(flag[1]) if flag else 1
 
 
-def memory_of(device: jax.Device) -> int | None:
+def memory_of(device: Any) -> int | None:
   """Returns the bytes of memory of a device, or None if they are not known.
 
   The devices of a CPU share the memory of the machine, or of its container.
