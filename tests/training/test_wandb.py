@@ -16,6 +16,7 @@ import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT, environment, launch
 from tests.training.runs import lines_of, share_programs, small_config
+from zoo.core.errors import CONSTRAINTS
 from zoo.host.files import names_in, workdir_path
 from zoo.training import grid, sweep, wandb_writer
 from zoo.training.records import scalars_of
@@ -359,6 +360,6 @@ def test_without_the_extra_one_line_says_how_to_get_it():
     check=True,
   )
   assert done.stdout.strip() == (
-    'wandb is not installed; zoo.WandbWriter needs pip install -c constraints.txt '
+    f'wandb is not installed; zoo.WandbWriter needs pip install -c {CONSTRAINTS} '
     "-e '.[wandb]'"
   )
