@@ -24,6 +24,7 @@ from zoo.measure.statistics import (
   estimates,
   holm,
   least_squares,
+  name_of_share,
   one_more,
   p_value_above_zero,
   ratio,
@@ -97,6 +98,7 @@ def test_a_gap_that_is_less_sure_has_the_set_of_fieller():
   share = share_of_gap(part, np.zeros(64), gap)
   assert isinstance(share, Interval)
   assert share.low < share.mean < share.high
+  assert name_of_share(estimate(gap)) == '± 3 s.e.'
   width = stats.t.ppf((1 + 0.9973) / 2, 63)
   for end in share.low, share.high:  # There the mean of part − end · gap is just not 0.
     rest = estimate(part - end * gap)
@@ -134,6 +136,26 @@ def test_intervals_of_shares_that_are_shown_contain_the_share(of_gap, count):
     # With a true share of 0.94 and n draws, four binomial errors are 0.95/√n.
     if len(hits) >= 100:
       assert np.mean(hits) > 0.94 - 0.95 / math.sqrt(len(hits)), (errors, len(hits))
+
+
+@pytest.mark.parametrize('count', [16, 64, 256])
+def test_intervals_of_shares_of_skewed_losses_contain_the_share(count):
+  """Of squared errors, and of losses with logarithms that are normal."""
+  rng, hits = np.random.default_rng(16), []
+  for _ in range(400):
+    z = rng.normal(size=(3, count))
+    squares = (0.3 * z[0]) ** 2, (0.3 * z[0] + 1.2 * z[1]) ** 2
+    patched = (0.3 * z[0] + 0.6 * z[1]) ** 2
+    clean, far, other = np.exp(z) * np.array([[0.1], [1.0], [0.25]])
+    for part, clean_loss, corrupt_loss in (
+      (squares[1] - patched, *squares),
+      (far - other, clean, clean + far),
+    ):
+      share = share_of_gap(part, clean_loss, corrupt_loss, is_loss=True)
+      if share is not None:
+        hits.append(share.mean - share.half <= 0.75 <= share.mean + share.half)
+  # With a true share of 0.93 and n draws, four binomial errors are 1.02/√n.
+  assert np.mean(hits) > 0.93 - 1.02 / math.sqrt(len(hits))
 
 
 def test_the_standard_error_divides_by_n_minus_one():

@@ -370,7 +370,7 @@ def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path
   bars = [bar for of in bars_of(axes) for bar in of]
   expected = [(risk - 1.96 * 0.76, risk + 1.96 * 0.76) for risk in (5.0, 4.0, 3.0)]
   np.testing.assert_allclose(bars, expected, rtol=1e-4)  # 1.96 is rounded
-  assert axes.get_title() == 'one seed, bars: 95 % interval over held-out prompts'
+  assert axes.get_title() == 'one seed, bars: ± 95 %, held-out prompts'
 
 
 def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp_path):
@@ -382,7 +382,7 @@ def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp
   assert axes.get_title().split('\n') == [
     'mean of 2 seeds, bars: 95 % interval over seeds',
     'without the error of held-out prompts, up to ± 1.5',
-    'one seed, bars: 95 % interval over held-out prompts',
+    'one seed, bars: ± 95 %, held-out prompts',
     '1 point has diverged and is not shown, 1 point has no risk and is not shown',
   ]
   ((_, bar),) = bars_of(axes)
@@ -492,7 +492,7 @@ def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
   assert names == ['bayes', 'ridge', 'ols']
   assert axes.get_title().split('\n') == [
     'mean of 3 seeds; bands: 95 % interval over seeds',
-    'bands of baselines: over prompts',
+    'bands of baselines: ± t·s.e., prompts',
   ]
 
 

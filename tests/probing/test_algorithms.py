@@ -155,7 +155,7 @@ def test_what_cannot_be_compared_is_refused(task, arguments, said):
 def test_a_model_that_ignores_its_context_runs_no_algorithm():
   model = constructions.deep_gradient_descent(_START, [0.0])
   with refuses('ignores its context'):
-    algorithms(model, _task(), num_prompts=80)
+    algorithms(model, _task(), num_prompts=256)
 
 
 def _readout(own_steps, near, distance=0.02):
@@ -180,7 +180,7 @@ def test_a_sentence_says_only_what_survives_its_interval():
   )
   # The intervals of layers 1 and 2 meet: nothing is said of a rise.
   meets = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)
-  assert 'with 2 steps (95 % interval 1 to 2)' in name_layer_algorithms(meets)
+  assert 'with 2 steps (1 to 2 in 95 % of boot' in name_layer_algorithms(meets)
   assert 'rises' not in name_layer_algorithms(meets)
   # Nor of a layer to which other algorithms are nearer.
   alone = [['ridge'], ['ridge'], ['conjugate_gradients']]

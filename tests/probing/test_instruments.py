@@ -240,7 +240,7 @@ def _risk_of(num_steps) -> float:
 
 
 def _guess(model, task, seed):
-  found = probing.learned_guess(model, task, 64, seed)
+  found = probing.learned_guess(model, task, 128, seed)
   weights = found.token.weights if found.token else found.prediction.weights
   return {f'w_{i}': float(weight) for i, weight in enumerate(weights)}
 

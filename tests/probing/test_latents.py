@@ -140,6 +140,13 @@ def test_targets_of_ones_own():
     probe_latents(model, _TASK, own, ['sums'])
 
 
+def test_a_target_that_varies_by_rounding_alone_has_no_r2():
+  # Numbers of float32 near 1000 are 6e-5 apart.
+  own = {'constant': lambda prompt: 1e3 + 1e-4 * prompt.y[:, 0]}
+  scores = probe_latents(_Correlations(), _TASK, own, ['other'], num_prompts=128)
+  assert all(np.isnan(score.r2.mean) for score in scores)
+
+
 class _State(nnx.Module):
   """Shows the last symbol as a one-hot vector, and a constant."""
 

@@ -352,8 +352,8 @@ def test_predictions_by_prefix_are_those_of_one_pass():
 def test_mistakes_are_one_line(known):
   with refuses('predictors is empty'):
     strategies(Zero(), POOL, {})
-  with refuses('num_prompts'):
-    strategies(Zero(), POOL, {'zero': Zero()}, num_prompts=3)
+  with refuses('num_prompts is 63; it must be an integer ≥ 64'):
+    strategies(Zero(), POOL, {'zero': Zero()}, num_prompts=63)
   few = dataclasses.replace(POOL, context_length=1)
   with refuses('odd predicts'):
     sample_known(few, {'odd': lambda prompt: prompt.x_query}, 8, seed=0)
@@ -429,5 +429,5 @@ def test_the_contexts_follow_the_seed(monkeypatch):
   monkeypatch.setattr(mixtures, 'effects_by_length', noted)
   task = zoo.create_task('linear_regression', num_features=1, context_length=1)
   known = {'zero': Zero(), 'ridge': Ridge()}
-  strategies(Ridge(), task, known, num_prompts=8, seed=5)
+  strategies(Ridge(), task, known, num_prompts=64, seed=5)
   assert seeds == [5]

@@ -162,7 +162,7 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
   for said in ('on the same 32 prompts', 'bayes, the least possible', 'zero', 'median'):
     assert said in text
   # The loss of the model stands there once.
-  assert text.count('loss ± 95 %') == 1
+  assert text.count('loss ± t·s.e.') == 1
   assert text.split('\n')[1].split()[:2] == [
     'causal',
     f'{comparison["model"]["mean"][-1]:.4f}',

@@ -143,7 +143,7 @@ def test_a_run_compares_its_likelihood_with_that_of_the_posterior(tmp_path):
   zoo.train(config, tmp_path, compare=True)
   model, task = zoo.load(tmp_path).model, build_task(config)
   summary = json.loads((tmp_path / 'summary.json').read_text())
-  assert 'nll ± 95 %, nats' in zoo.training.summary.table(summary)
+  assert 'nll ± t·s.e., nats' in zoo.training.summary.table(summary)
   comparison = summary['comparison']
   with_nll = [name for name in comparison if 'nll' in comparison[name]]
   assert with_nll == ['model', 'bayes']

@@ -340,14 +340,16 @@ def test_the_printed_table_has_the_metrics_of_ones_own():
 
 
 def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one():
+  measured = {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}
   rows = [
     {'seed': seed, 'step': 12, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
     | {'exact_risk': None, 'excess_risk': None}
-    | {'comparison': {'model': {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}}}
+    | {'comparison': {'model': {**measured, 'num_prompts': 64}}}
     for seed in range(2)
   ]
   first, means, _ = sweeps.format_table(rows, ['seed']).split('\n\n')
-  assert first.split('\n')[1].split() == ['0', '1.0000', '0.9800']
+  assert first.split('\n')[0].endswith('± t·s.e.')
+  assert first.split('\n')[1].split() == ['0', '1.0000', '0.9992']  # t = 1.998
   assert means.split('\n')[1].split()[:2] == ['2', '1.0000']
   rows[1]['comparison'] = None
   first, *_ = sweeps.format_table(rows, ['seed']).split('\n\n')

@@ -24,7 +24,12 @@ from zoo.measure.contracts.checks import MODEL, checked_baselines
 from zoo.measure.curves import check_ways, losses_of, spread_lengths, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
-from zoo.measure.statistics import estimate, format_estimate, half_of
+from zoo.measure.statistics import (
+  estimate,
+  format_estimate,
+  half_of,
+  name_of_half,
+)
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
@@ -359,8 +364,9 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
       gap = format_estimate(measured['difference'], measured['difference_stderr'], num)
     rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {num_prompts} prompts'
-  columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes]
-  columns += [*['nll ± 95 %, nats'] * has_nll, 'model − this']
+  half = name_of_half(min(measured['num_prompts'] for measured in comparison.values()))
+  columns = [f'loss {half}', 'median', *['accuracy'] * has_classes]
+  columns += [*[f'nll {half}, nats'] * has_nll, 'model − this']
   return rows, [title, *columns, 'exact']
 
 

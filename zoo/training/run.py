@@ -565,6 +565,7 @@ def line_of(
       'grad_norm': float(metrics['grad_norm']),
       'eval_risk': risks.sampled and risks.sampled.mean,
       'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+      'eval_num_prompts': risks.sampled and risks.sampled.num,
       'eval_accuracy': risks.accuracy and risks.accuracy.mean,
       'exact_risk': risks.exact,
       'curve': risks.curve,

@@ -25,7 +25,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
-from zoo.measure.statistics import format_estimate
+from zoo.measure.statistics import format_estimate, name_of_half
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.objectives import build_objective
@@ -56,6 +56,7 @@ class Summary(TypedDict):
     step: The number of steps that it was trained for.
     eval_risk: The mean loss on held-out prompts.
     eval_risk_stderr: The standard error of `eval_risk`.
+    eval_num_prompts: The number of these prompts.
     eval_accuracy: The share of correct labels on the same prompts; None unless they are
       classes.
     eval_accuracy_stderr: The standard error of `eval_accuracy`.
@@ -99,6 +100,7 @@ class Summary(TypedDict):
   step: _Count
   eval_risk: float | None
   eval_risk_stderr: float | None
+  eval_num_prompts: _Count | None
   eval_accuracy: float | None
   eval_accuracy_stderr: float | None
   eval_nll: NotRequired[float | None]
@@ -177,6 +179,7 @@ def summarise(
     'step': config.train.num_steps,
     'eval_risk': risks.sampled and risks.sampled.mean,
     'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+    'eval_num_prompts': risks.sampled and risks.sampled.num,
     'eval_accuracy': risks.accuracy and risks.accuracy.mean,
     'eval_accuracy_stderr': risks.accuracy and risks.accuracy.stderr,
     'exact_risk': risks.exact,
@@ -333,6 +336,7 @@ def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
       measured = row['comparison'][MODEL]
       row['eval_risk'] = measured['mean'][-1]
       row['eval_risk_stderr'] = measured['standard_error'][-1]
+      row['eval_num_prompts'] = measured['num_prompts']
   return plain
 
 
@@ -369,10 +373,11 @@ def table(summary: Summary) -> str:
   """
   if comparison := summary['comparison']:
     return _with_baselines(summary, comparison)
+  num = summary['eval_num_prompts'] or math.inf
   rows = [
     [
       summary['model'],
-      format_estimate(summary['eval_risk'], summary['eval_risk_stderr']),
+      format_estimate(summary['eval_risk'], summary['eval_risk_stderr'], num),
       format_exact(summary['exact_risk']),
     ]
   ]
@@ -383,14 +388,14 @@ def table(summary: Summary) -> str:
     optimum = format_exact(summary['optimal_risk'])
     rows.append(['optimum of the linear family', '', optimum])
   if (accuracy := summary['eval_accuracy']) is not None:
-    shown = format_estimate(accuracy, summary['eval_accuracy_stderr'])
+    shown = format_estimate(accuracy, summary['eval_accuracy_stderr'], num)
     if accuracy in (0, 1):  # Equal prompts do not tell the error.
       shown = f'{accuracy:.4f} (all {"right" if accuracy else "wrong"})'
     rows.append(['its accuracy', shown, ''])
   if (nll := summary.get('eval_nll')) is not None:
-    shown = format_estimate(nll, summary.get('eval_nll_stderr'))
+    shown = format_estimate(nll, summary.get('eval_nll_stderr'), num)
     rows.append(['its negative log likelihood, nats', shown, ''])
-  header = [f'after step {summary["step"]}', 'loss ± 95 %', 'exact']
+  header = [f'after step {summary["step"]}', f'loss {name_of_half(num)}', 'exact']
   return format_table(rows, header=header)
 
 

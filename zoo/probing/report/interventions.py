@@ -203,7 +203,7 @@ def sentence(result: Result) -> str:
 
   Holm's correction is over all numbers of the part that are compared with 0.
   Bonferroni's is over all pairs of numbers, where the largest of them is compared with
-  the others. What follows ± is half of a 95 % interval of that number alone.
+  the others. What follows ± is half of the interval of that number alone.
   """
   if isinstance(result, Effects):
     what = 'Of the outputs of mixers and networks at one token, patching'

@@ -13,7 +13,7 @@ from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
 from zoo.measure.comparison import MODEL
-from zoo.measure.statistics import estimate, half_of
+from zoo.measure.statistics import estimate, half_of, name_of_half
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
@@ -112,20 +112,26 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   metrics = [*dict.fromkeys(name for row in rows for name in row.get('metrics', {}))]
   cells = []
   for row in rows:
-    stderr = row['eval_risk_stderr']
+    stderr, num = row['eval_risk_stderr'], _num_prompts(row)
     own = row.get('metrics', {})
     cells.append(
       [
         *(str(row.get(field)) for field in fields),
         'diverged' if is_lost(row) else _number(row['eval_risk'], '.4f'),
-        _number(None if stderr is None else half_of(stderr), '.4f'),
+        _number(None if stderr is None else half_of(stderr, num), '.4f'),
         _number(row['exact_risk'], '.6f'),
         _number(row['excess_risk'], '.2e'),
         *(_number(own.get(name), '.4g') for name in metrics),
       ]
     )
-  header = [*fields, 'sampled risk', '± 95 %', 'exact risk', 'excess', *metrics]
+  half = name_of_half(min(map(_num_prompts, rows), default=math.inf))
+  header = [*fields, 'sampled risk', half, 'exact risk', 'excess', *metrics]
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
+
+
+def _num_prompts(row: Row) -> int | float:
+  """Returns the number of prompts of the sampled risk; infinity if it is unknown."""
+  return row.get('eval_num_prompts') or math.inf
 
 
 def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
@@ -165,9 +171,10 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
     header += ['minus the best, paired', half]
   yield tables.format_table(cells, header)
   if kind == 'eval_risk':
+    half = name_of_half(min(map(_num_prompts, rows)))
     yield (
       'Intervals are over seeds. All seeds share the held-out prompts. The intervals '
-      'do not include the error from these prompts (column ± 95 %).'
+      f'do not include the error from these prompts (column {half}).'
     )
 
 
