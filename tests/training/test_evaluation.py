@@ -1,14 +1,17 @@
 """The evaluation of models on prompts that are held out from training."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh, on_mesh
+from zoo.measure.statistics import estimate
 from zoo.training.compilation import make_training
-from zoo.training.evaluation import evaluate
-from zoo.training.stacking import make_many
+from zoo.training.evaluation import Sampled, evaluate, finish_evaluation
+from zoo.training.stacking import finish_many, make_many
 
 
 def made(config):
@@ -30,6 +33,22 @@ def test_every_held_out_batch_has_prompts_of_its_own():
   means = mean_losses(made(small_config(eval__num_batches=4)))
   assert means.shape == (4,)
   assert len(np.unique(means)) == 4
+
+
+def test_the_error_of_a_held_out_loss_is_that_of_all_prompts():
+  config = small_config(eval__num_batches=4)
+  losses = np.random.default_rng(0).gamma(1.0, size=(4, 16))
+  measured = losses.mean(axis=1), losses.var(axis=1)
+  alone = finish_evaluation(
+    made(config).evaluation, (Sampled({'model': measured}, {}), None)
+  )
+  both = make_many([config, small_config(seed=1)], make_mesh(config)).evaluation
+  twice = jax.tree.map(lambda array: np.stack([array, array]), measured)
+  of_two = finish_many(both, (Sampled({'model': twice}, {}), None))
+  wanted = dataclasses.astuple(estimate(losses))
+  for risks in alone, *of_two:
+    assert risks.sampled is not None
+    assert dataclasses.astuple(risks.sampled) == pytest.approx(wanted)
 
 
 @pytest.mark.slow
