@@ -71,10 +71,13 @@ def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
 
 
 def test_models_side_by_side_keep_their_order():
-  """Those with prompts of the same kind are measured together."""
+  """Those with prompts of the same kind are measured together: 0, 3 and then 1, 2.
+
+  This order is no swap: to undo it is another permutation.
+  """
   configs = [
     small_config(objective__name='exact', task__context_length=c, seed=seed)
-    for seed, c in enumerate([4, 5, 4])
+    for seed, c in enumerate([5, 4, 4, 5], start=2)
   ]
   means = mean_losses(make_many(configs, make_mesh(configs[0]))).mean(axis=1)
   alone = [mean_losses(made(config)).mean() for config in configs]
