@@ -177,7 +177,7 @@ sampled labels have the variance of the noise as its standard deviation
   - lambda: noise_std * self._noise(key, batch_size, is_pseudo)
   + lambda: noise_std * noise_std * self._noise(key, batch_size, is_pseudo)
 each example is trained on the target of the query
-  zoo/training/objective.py: training/test_objective.py
+  zoo/objectives/losses.py: training/test_objective.py
   - targets = batch.targets if every else batch.targets[:, -1:]
   + targets = batch.targets[:, -1:]
 programs that differ in a constant alone are taken for one

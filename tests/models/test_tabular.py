@@ -13,11 +13,12 @@ import pytest
 from flax import nnx
 from scipy import special, stats
 
+import configs
 import zoo
 from tests.compare import refuses
 from zoo.core.distributions import Classes, NumberOrClass
 from zoo.models import Tabular
-from zoo.training.rows import rows
+from zoo.objectives import Rows
 
 _CLASSES = 4
 
@@ -208,7 +209,7 @@ def test_the_objective_is_the_mean_over_rows_behind_the_context():
   )
   model, prompt = _model(num_features=4), task.sample(jax.random.key(0), 2)
   key = jax.random.key(5)
-  losses = rows(model, prompt, task, key)
+  losses = Rows(configs.get_config('tabular'), task, model).losses(model, prompt, key)
   places = jax.random.randint(key, (2,), 2, 30)  # a sixteenth, to seven eighths
   x, y = np.asarray(prompt.features), np.asarray(prompt.targets)
   for i, place in enumerate(np.asarray(places)):
@@ -259,11 +260,12 @@ def test_what_is_too_much_is_refused_in_one_line():
     jax.eval_shape(model, _table(rng, c=1025, b=1))
   task = zoo.create_task('linear_regression', num_features=2, context_length=4)
   other = zoo.create_model('lsa', num_features=2, rngs=nnx.Rngs(0))
+  config = configs.get_config('tabular')
   with refuses("objective.name is 'rows', and LSA has no losses_of_rows"):
-    rows(other, task.sample(jax.random.key(0), 2), task, jax.random.key(1))
+    Rows(config, task, other)
   classes = zoo.create_task('tabular', num_features=5, num_classes=5, kind='classes')
   with refuses('config.task has 5 classes; config.model.num_classes is 4'):
-    rows(model, classes.sample(jax.random.key(0), 2), classes, jax.random.key(1))
+    Rows(config, classes, model)
   with refuses('num_outputs is 6'):
     _model(num_outputs=6)
 

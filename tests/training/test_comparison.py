@@ -24,14 +24,11 @@ from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure import comparison
 from zoo.measure.comparison import compare
+from zoo.objectives import build_objective, numbers_of
+from zoo.objectives.losses import predicted
 from zoo.reports.style import drawing_of
 from zoo.training import sweep, table, train
 from zoo.training.against_baselines import compare_models, num_compared
-from zoo.training.objective import (
-  make_objective,
-  numbers_of,
-  predicted,
-)
 from zoo.training.records import read_lines
 from zoo.training.run_plots import plot_examples
 from zoo.training.summary import read_summary, write_summary
@@ -83,11 +80,11 @@ def _task() -> Any:
 
 def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   config, task = _config(objective__positions=positions), _task()
-  objective = make_objective(config, task, statistics=False)
+  objective = build_objective(config, task, model)
   graph, state = nnx.split(model)
 
   def loss(state):
-    return objective(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
+    return objective.loss(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
 
   with jax.set_mesh(make_mesh(config)):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)

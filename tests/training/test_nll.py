@@ -28,7 +28,7 @@ from zoo.core.draws import (
 )
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models.heads import NUM_BARS
-from zoo.training.objective import make_objective, numbers_of
+from zoo.objectives import build_objective, numbers_of
 from zoo.training.sweeps import grid, sweep
 
 _NOISE = 0.5
@@ -182,8 +182,8 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
   model, key = build_model(config, nnx.Rngs(0)), jax.random.key(1)
 
   def loss(config):
-    objective = make_objective(config, task, statistics=False)
-    return jax.jit(lambda state: objective(nnx.merge(graph, state), key, numbers))(
+    objective = build_objective(config, task, model)
+    return jax.jit(lambda state: objective.loss(nnx.merge(graph, state), key, numbers))(
       state
     )
 
@@ -203,10 +203,10 @@ def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   for dtype in 'float32', 'bfloat16':
     config.train.compute_dtype = dtype
-    objective = make_objective(config, task, statistics=False)
+    objective = build_objective(config, task, model)
     with jax.set_mesh(mesh):
       losses.append(
-        jax.jit(lambda s, f=objective: f(nnx.merge(graph, s), key, numbers))(state)
+        jax.jit(lambda s, f=objective.loss: f(nnx.merge(graph, s), key, numbers))(state)
       )
   assert losses[1] == pytest.approx(float(losses[0]), abs=0.02)
 

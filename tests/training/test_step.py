@@ -25,8 +25,8 @@ from zoo.core.draws import (
   TRAIN_STREAM,
   stream_of,
 )
+from zoo.objectives import numbers_of
 from zoo.training.compilation import make_training
-from zoo.training.objective import numbers_of
 from zoo.training.step import run_steps
 
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from zoo.config.curricula import CURRICULA
 from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
-from zoo.config.own import METRICS, OBJECTIVES, OF_THE_LIBRARY
+from zoo.config.own import METRICS, OBJECTIVES
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -211,7 +211,7 @@ def _check_devices(name: str, value: Any) -> None:
 
 
 def _check_objective(name: str, value: Any) -> None:
-  check_registered(name, value, dict.fromkeys([*OF_THE_LIBRARY, *OBJECTIVES]))
+  check_registered(name, value, OBJECTIVES)
 
 
 def _check_metrics(name: str, value: Any) -> None:

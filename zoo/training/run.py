@@ -38,6 +38,7 @@ from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled, checked_baselines
+from zoo.objectives import OfFunction
 from zoo.storage.checkpoints import (
   Checkpoints,
   kept_steps,
@@ -51,7 +52,6 @@ from zoo.training.ended import fields_without_effect, with_missing_metrics
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
-from zoo.training.objective import check_objective
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.source import source_of
 from zoo.training.summary import (
@@ -360,7 +360,8 @@ def checked_state(training: Training, from_source: bool = True) -> State:
       name = type(model).__name__
       raise UserError(f'{name} has no nnx.Param; there is nothing to train')
     check_agreement(model, training.task, training.config.train.batch_size)
-    check_objective(training.config, training.task, model)
+    if isinstance(training.objective, OfFunction):
+      training.objective.check_variables(model)
   return state
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 from flax.traverse_util import flatten_dict
 
+from zoo.config.own import OBJECTIVES
 from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.protocols import Task
@@ -20,8 +21,6 @@ from zoo.tasks.base import BaseTask, FunctionClass, is_squared
 TABLE = 'table.json'  # A sweep has this file.
 ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
 _LOG_LOSS = 'the log loss'
-# These objectives draw observed labels whatever `objective.labels` says.
-_LIKELIHOODS = 'nll', 'rows'
 # The trained model does not depend on these fields, up to rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
 _MOST_FIELDS_OF_LABEL = 4
@@ -158,7 +157,7 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
   error of every prediction. The log losses are linear in the target, so that labels
   drawn from it do not change their mean. The result is None if the excess is unknown.
   """
-  is_likelihood = _objective_of(config) in _LIKELIHOODS
+  is_likelihood = _measured_by_objective(config) == 'likelihood'
   labels = config.get('objective', {}).get('labels', 'clean')
   if labels == 'clean' and not is_likelihood:
     return 0.0
@@ -206,11 +205,11 @@ def loss_in_words(task: Task) -> str:
 
 def _trained_loss_in_words(loss: str, config: Config) -> str:
   """Returns the loss that a run trains, given the loss of its task in words."""
-  name = _objective_of(config)
-  if name in _LIKELIHOODS:
+  measured = _measured_by_objective(config)
+  if measured == 'other':
+    return f'the loss of the objective {_objective_of(config)!r}'
+  if measured == 'likelihood':
     loss = 'the negative log likelihood'
-  elif not trains_loss_of_task(config):
-    return f'the loss of the objective {name!r}'
   return loss + trained_at(config)
 
 
@@ -219,7 +218,12 @@ def trains_loss_of_task(config: Config) -> bool:
 
   The likelihood and objectives of one's own are other losses, in other units.
   """
-  return _objective_of(config) in ('sampled', 'exact')
+  return _measured_by_objective(config) == 'loss'
+
+
+def _measured_by_objective(config: Config) -> str:
+  """Returns `measures` of the objective; 'other' for a function of a user."""
+  return getattr(OBJECTIVES.get(_objective_of(config)), 'measures', 'other')
 
 
 def _objective_of(config: Config) -> str:

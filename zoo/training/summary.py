@@ -28,6 +28,7 @@ from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
 from zoo.measure.statistics import format_estimate
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
+from zoo.objectives import build_objective
 from zoo.storage.checkpoints import Launch
 from zoo.training.evaluation import Risks
 
@@ -231,9 +232,10 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
   A model without a layout of tokens has those of the embedding matrix: C + 1 for each
   prompt.
   """
-  if config.objective.name == 'exact':
+  task = build_task(config)
+  if not build_objective(config, task, model).draws_prompts:
     return None
-  length = build_task(config).context_length
+  length = task.context_length
   tokens = length + 1
   if isinstance(model, TokenModel):
     tokens = num_tokens(model.layout, length)
