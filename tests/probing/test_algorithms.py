@@ -13,6 +13,7 @@ from zoo.probing import algorithms, name_layer_algorithms
 from zoo.probing.nearest_algorithms import solvers
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
 from zoo.probing.nearest_algorithms.by_layer import _match as match_of
+from zoo.probing.nearest_algorithms.by_layer import _readout as readout_of
 from zoo.probing.report.algorithm_pictures import plot_layer_algorithms
 from zoo.reports.style import drawing_of
 from zoo.theory import constructions
@@ -108,6 +109,15 @@ def test_the_distances_are_shares_of_the_effect_of_the_context():
   assert 0 < bayes.stderr[0, 0] < 0.3 * expected
   assert layers.fitted.matches['gd'].distance[0, 0] < 0.1
   assert layers.own.matches['gd'].distance.shape == (2, 2)
+
+
+def test_a_share_is_of_the_effect_on_the_prompts_of_its_distance():
+  rng = np.random.default_rng(0)
+  predictions, effect = rng.normal(size=(40, 1)), np.repeat([4.0, 1.0], 10)
+  own = readout_of(predictions, {}, {'zero': np.zeros(20)}, effect, num_steps=1)
+  (distance,) = own.matches['zero'].distance[0]
+  # The first half of 20 prompts chooses the number of steps.
+  assert distance == pytest.approx(np.mean(predictions[10:20] ** 2))
 
 
 @pytest.mark.slow

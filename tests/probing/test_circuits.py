@@ -11,6 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import predict
 from tests.probing import numpy_transformer as steps
 from tests.probing.models import induction, table
 from tests.settings import isotropic
@@ -65,6 +66,17 @@ def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
   found = circuit(*_induction(), keep=keep, num_prompts=64)
   assert {(edge.sender, edge.receiver) for edge in found.kept} == expected
   assert found.recovered.mean == pytest.approx(1, abs=1e-5)
+  # It is judged on the second of two pairs of prompts, and was chosen on the first.
+  model, task = _induction()
+  pairs = [
+    _pair(task, keep, 64, key) for key in jax.random.split(stream_of(0, CURVE_STREAM))
+  ]
+  first, second = (
+    float(task.loss(predict(model, corrupt), clean.y_query).mean())
+    for clean, corrupt in pairs
+  )
+  assert found.corrupt.mean == pytest.approx(second, rel=1e-5)
+  assert abs(first - second) > 0.01 * second
   # Without them answers are those of the corrupt prompts.
   assert found.without.mean == pytest.approx(0, abs=1e-5)
   fewer = [point.recovered.mean for point in found.curve[: len(expected) - 1]]

@@ -636,7 +636,7 @@ def test_values_that_are_replaced_together_have_one_row():
   task, (clean, corrupt) = isotropic(2, 3), _pair()
   first, second = (probing.Node('heads', head=head) for head in (0, 1))
   sites = ['heads', first, [first, second], ('heads', 'out'), 'out']
-  kinds = ['recovered', 'zero', 'mean']
+  kinds = ['recovered', 'zero', 'mean', 'resample']
   table = effects(_TwoHeads(), task, clean, corrupt, sites, kinds=kinds)
   assert [(row.site, row.head, row.site_kind) for row in table.rows] == [
     ('heads', None, 'heads'),
@@ -647,13 +647,21 @@ def test_values_that_are_replaced_together_have_one_row():
   ]
   whole, one, both, with_out, out = table.rows
   for row, same in (both, whole), (with_out, out):
-    for share, of_same in zip(row[3:6], same[3:6], strict=True):
+    for share, of_same in zip(row[3:7], same[3:7], strict=True):
       found, wanted = ((each.mean, each.stderr) for each in (share, of_same))
       assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
   assert whole.recovered.mean == pytest.approx(1)
+  # All heads of a prompt have the values of the next prompt.
+  predicted = np.asarray(clean.x_query, np.float64) @ [3.0, 1.0]
+  before, after = (
+    np.square(values - clean.y_query).mean()
+    for values in (predicted, np.roll(predicted, -1))
+  )
+  lost = (after - before) / table.gap.mean
+  assert whole.resample.mean == pytest.approx(lost, rel=1e-4)
   alone = effects(_TwoHeads(), task, clean, corrupt, heads=True, kinds=kinds).rows[0]
   assert (alone.site, alone.head) == ('heads', 0)
-  for share, of_alone in zip(one[3:6], alone[3:6], strict=True):
+  for share, of_alone in zip(one[3:7], alone[3:7], strict=True):
     found, wanted = ((each.mean, each.stderr) for each in (share, of_alone))
     assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
   with refuses('an entry of sites is empty'):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.optimize import minimize
 
 import zoo
@@ -216,11 +217,17 @@ def known():
   return sample_known(POOL, predictors, 256, seed=0)
 
 
-def test_losses_of_numbers_are_squares(known):
+def test_losses_of_numbers_are_squares_and_scores_those_of_variance_1(known):
   (prompt,) = known.batches
-  error = _predictions(Ridge(0.25), prompt) - prompt.targets
-  losses = known.losses[known.names.index('b')]
-  np.testing.assert_allclose(losses, np.square(error), rtol=2e-5, atol=2e-5)
+  predictions = _predictions(Ridge(0.25), prompt)
+  at = known.names.index('b')
+  expected = np.square(predictions - prompt.targets)
+  np.testing.assert_allclose(known.losses[at], expected, rtol=2e-5, atol=2e-5)
+  # The density at 0 is a factor of all likelihoods.
+  logs = stats.norm.logpdf(prompt.y, predictions[:, :-1]) - stats.norm.logpdf(0.0)
+  scores = np.cumsum(logs, axis=1)
+  np.testing.assert_allclose(known.scores[at, :, 0], 0)
+  np.testing.assert_allclose(known.scores[at, :, 1:], scores, rtol=2e-5, atol=2e-5)
 
 
 def test_predictors_that_cannot_be_told_apart_are_one_group(known):

@@ -109,6 +109,18 @@ def test_losses_that_count_are_those_of_the_stage():
     np.testing.assert_allclose(at(Stage()), loss_of_each.mean(), rtol=1e-5)
 
 
+def test_a_run_goes_from_stage_to_stage():
+  """A weight of the guess moves from the step on at which its feature is used."""
+  changes = {'objective__name': 'sampled', 'optimizer__name': 'sgd'}
+  run = Run(small_config(**changes, curriculum__every=2, curriculum__features=1))
+  before = np.asarray(run.state['model']['w'][...])
+  for start, moved in (0, 1), (1, 1), (2, 2), (3, 2), (4, 3):
+    run.train(start, start + 1)
+    after = np.asarray(run.state['model']['w'][...])
+    np.testing.assert_array_equal(after != before, np.arange(3) < moved)
+    before = after
+
+
 def test_lengths_are_drawn_uniformly_from_the_least_to_the_most():
   lengths = np.asarray(draw_lengths(jax.random.key(0), 10_000, 2, 5))
   values, counts = np.unique(lengths, return_counts=True)
