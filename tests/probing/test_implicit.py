@@ -112,6 +112,7 @@ def test_the_parts_of_the_excess_are_those_of_theory(task):
   )
 
 
+@pytest.mark.slow
 def test_the_mean_weights_and_the_spread_are_those_of_samples():
   task = general(noise_std=0.7)
   model = biased()
