@@ -787,7 +787,7 @@ COVERED = [name for name in CASES if CASES[name].covers]
 @pytest.mark.usefixtures('traced_once')
 @pytest.mark.parametrize(
   'name',
-  mostly_full([], COVERED, slow=['risks', 'sampled_algorithm']),
+  mostly_full([], COVERED, slow=['risks']),
 )
 def test_intervals_contain_the_truth_as_often_as_they_say(name):
   case = _resolved(CASES[name])

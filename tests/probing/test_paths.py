@@ -106,6 +106,7 @@ def test_nodes_that_are_not_there_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_paths_to_earlier_and_other_tokens_are_refused():
   model, task, clean, corrupt = steps.setting()
   effect = functools.partial(path_effect, model, task, clean, corrupt)
@@ -152,6 +153,7 @@ def test_a_path_may_be_open_at_the_clean_value_alone():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_no_path_leads_to_an_earlier_token_through_an_fft():
   task = isotropic(2, 3)
   model: Any = drawn(
