@@ -370,6 +370,7 @@ def test_mistakes_are_one_line():
     edited(model, {'value': lambda value: value[:, 0, 0]})(prompt)
 
 
+@pytest.mark.slow
 def test_an_edit_may_return_an_array_of_numpy():
   model, prompt = _Doubled(), _prompt()
   by_numpy = edited(model, {'value': lambda value: np.zeros(value.shape)}, prompt)

@@ -33,6 +33,7 @@ def _accuracy(prediction, prompt):
   return right.astype(prediction.dtype)
 
 
+@pytest.mark.slow
 def test_scores_of_induction_by_hand():
   model, task = induction()
   prompt, n = sample(task, jax.random.key(0), 8), 17

@@ -85,6 +85,7 @@ def test_with_noise_the_optimum_has_the_pseudo_constant_that_is_told():
   assert constant.value == pytest.approx(constant.optimum, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_a_right_guess_needs_no_pseudo_constant():
   task = isotropic(3, 4, prior_mean=0.5)
   gd = zoo.estimators.gradient_descent(task)

@@ -178,6 +178,7 @@ def test_an_offset_has_no_share_either():
   assert sampled_algorithm(model, _TASK, _LEAST).nearest_gd.unexplained is None
 
 
+@pytest.mark.slow
 def test_the_effect_of_the_context_is_that_of_its_definition():
   """Of one step of size η from w*: `η² (d(1 + (d + 1)/C) + σ² d/C)` for Σ = Λ = I."""
   start = 2.0 * np.ones(_D)

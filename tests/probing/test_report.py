@@ -139,6 +139,7 @@ def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
   assert honest.nearest_gd.unexplained_of_labels.mean < 1e-8
 
 
+@pytest.mark.slow
 def test_predictions_that_are_not_finite_are_refused():
   task = isotropic(2, 4)
   step = zoo.estimators.gradient_descent(task, 0.5, 1)
@@ -377,6 +378,7 @@ def test_a_step_to_which_another_algorithm_is_nearer_is_no_step(algorithm):
     assert ("; nearer is the task's bayes (0.1 %" in verdict) is not wanted
 
 
+@pytest.mark.slow
 def test_a_guess_that_is_asked_for_is_measured_beside_a_closed_form():
   report = probe(biased(), TASK, only=['guess'], **FEW)
   assert report.guess is not None
