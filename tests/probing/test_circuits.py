@@ -11,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full, mostly_slow
 from tests.probing import numpy_transformer as steps
 from tests.probing.models import induction, table
 from tests.settings import isotropic
@@ -56,7 +56,7 @@ _MATCHES = {
 
 @pytest.mark.parametrize(
   ('keep', 'expected'),
-  mostly_slow(
+  mostly_full(
     [(None, _COPIES | _MATCHES)],
     # Other labels of the same keys change what is copied, and not what is looked for.
     [('inputs', _COPIES)],

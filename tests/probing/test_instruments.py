@@ -760,7 +760,7 @@ def _resolved(case) -> Case:
 # The quick tests of the other instruments are in their own files.
 QUICK = [
   *('implicit_algorithm', 'risks', 'task_shift', 'lens', 'heads'),
-  *('head_scores', 'copying_score', 'ov', 'qk'),
+  *('copying_score', 'ov', 'qk'),
 ]
 
 

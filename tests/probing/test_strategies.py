@@ -218,6 +218,7 @@ def known():
   return sample_known(POOL, predictors, 256, seed=0)
 
 
+@pytest.mark.slow
 def test_losses_of_numbers_are_squares(known):
   (prompt,) = known.batches
   error = _predictions(Ridge(0.25), prompt) - prompt.targets
