@@ -159,7 +159,7 @@ identities or closed forms without sampling error.
 This command measures the shares of the table:
 
 ```sh
-python -m pytest --slow -m slow -rA tests/probing/test_instruments.py
+python -m pytest --slow --full -m slow -rA tests/probing/test_instruments.py
 ```
 
 """

@@ -54,6 +54,7 @@ def test_a_layer_of_gradient_descent_is_one_more_step_of_it():
     assert layers.matches[name].distance[1:].min() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_layer_of_gd_plus_plus_is_one_more_step_of_it():
   model = constructions.gd_plus_plus(_START, [-0.3] * 2, [-0.1])
   layers = algorithms(model, _task(), num_prompts=256, num_steps=2).own
@@ -65,6 +66,7 @@ def test_a_layer_of_gd_plus_plus_is_one_more_step_of_it():
   assert layers.nearest[2][0] == 'gd_plus_plus'
 
 
+@pytest.mark.slow
 def test_a_schedule_of_steps_is_found():
   """The schedule is Chebyshev's after all of its steps, and Richardson's after each."""
   schedule = solvers.chebyshev_steps(2, 0.3, 2.5)
@@ -78,6 +80,7 @@ def test_a_schedule_of_steps_is_found():
   assert layers.matches['gd'].distance[2].min() > 1e-4
 
 
+@pytest.mark.slow
 def test_preconditioned_descent_is_found():
   task: Any = general(c=_C, noise_std=0.3)
   start = task.mean_weights()
@@ -162,6 +165,7 @@ def test_what_cannot_be_compared_is_refused(task, arguments, said):
     algorithms(yq_lsa, task)
 
 
+@pytest.mark.slow
 def test_a_model_that_ignores_its_context_runs_no_algorithm():
   model = constructions.deep_gradient_descent(_START, [0.0])
   with refuses('ignores its context'):

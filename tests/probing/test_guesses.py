@@ -84,7 +84,9 @@ def test_several_outputs_have_a_guess_each():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'kind'), [('yq_lsa', 'linear'), ('ltb', 'fixed')])
+@pytest.mark.parametrize(
+  ('name', 'kind'), mostly_full([('yq_lsa', 'linear')], [('ltb', 'fixed')])
+)
 def test_linear_attention_has_that_of_its_token(name, kind):
   model = built(lambda: zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(0)))
   weights = np.zeros(_D)

@@ -158,6 +158,7 @@ class _State(nnx.Module):
     return self.symbol_tap(prompt.x_query) + nothing[:, None]
 
 
+@pytest.mark.slow
 def test_latents_that_are_integers_are_classes():
   """Symbols say which of two states a hidden Markov model is in, where they agree."""
   task = zoo.create_task('hidden_markov', context_length=2)
@@ -178,6 +179,7 @@ def test_latents_that_are_integers_are_classes():
   assert abs(scores['symbol'].permuted.mean) < 0.01
 
 
+@pytest.mark.slow
 def test_integers_of_too_many_values_are_no_classes(tmp_path):
   with refuses('the latents of Arrays are integers with more than 64 values'):
     probe_latents(_Correlations(), table(tmp_path, 400), num_prompts=512)

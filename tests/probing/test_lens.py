@@ -34,6 +34,7 @@ def _descent(num_layers, step):
   return model
 
 
+@pytest.mark.slow
 def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   task = isotropic(_D, _C, noise_std=0.3)
   readouts = lens(_descent(2, 0.4), task, num_prompts=64)
