@@ -360,9 +360,9 @@ def _transformer(mixer: str, options: dict[str, Any] | None = None) -> Any:
     (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'gate', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'state', '_Mean.step changes its state from'),
-    (_Mean, 'type', "'int32[]') to ('float32"),
-    (_Mean, 'number', '_Mean.initial_state has the leaf 0.0'),
-    (_Mean, 'alone', '_Mean.step returns a'),
+    pytest.param(_Mean, 'type', "'int32[]') to ('float32", marks=SLOW),
+    pytest.param(_Mean, 'number', '_Mean.initial_state has the leaf 0.0', marks=SLOW),
+    pytest.param(_Mean, 'alone', '_Mean.step returns a', marks=SLOW),
   ],
 )
 def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, unchecked):
@@ -384,9 +384,18 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
       'total',
       "_Looks.attention(tokens) of the mixer 'own' changes with later tokens",
     ),
-    ('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (4, 9, 9)"),
-    ('pair', "_Looks.attention(tokens) of the mixer 'own' has the shape tuple"),
-    ('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
+    pytest.param(
+      *('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (4, 9, 9)"),
+      marks=SLOW,
+    ),
+    pytest.param(
+      *('pair', "_Looks.attention(tokens) of the mixer 'own' has the shape tuple"),
+      marks=SLOW,
+    ),
+    pytest.param(
+      *('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
+      marks=SLOW,
+    ),
   ],
 )
 def test_a_mixer_that_calls_itself_causal_is(wrong, said, unchecked):
@@ -435,6 +444,7 @@ def test_mixers_are_called_on_as_many_tokens_as_the_model_has():
   _check(built(lambda: _OneToken(3, 4, **arguments, rngs=nnx.Rngs(0))))
 
 
+@pytest.mark.slow
 def test_each_mixer_with_other_options_is_called_on_more_tokens_than_a_chunk():
   def right(slot, rngs):
     return _Late(slot, 100, rngs=rngs)

@@ -205,12 +205,11 @@ def test_a_local_run_that_was_copied_into_a_bucket_goes_on(
 # Sweeps: two points in one program and one in another.
 
 POINTS = [{'task.prior_mean': mean, 'seed': 0} for mean in (0.0, 1.0)]
-POINTS += [{'task.context_length': 6}]
+POINTS += [{'checkpoint.every': 6}]
 
 
 def sweep(workdir, points=POINTS):
-  config = small_config('multi_head_lsa', checkpoint__every=12)
-  return sweeps.sweep(config, points, workdir)
+  return sweeps.sweep(small_config(checkpoint__every=12), points, workdir)
 
 
 def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
@@ -241,7 +240,7 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
 
 @pytest.mark.full
 def test_a_sweep_is_the_same_in_parts(folder, tmp_path):
-  config = small_config('multi_head_lsa')
+  config = small_config()
   tables = []
   for workdir in folder, tmp_path:
     for part in Part(2, 2), Part(1, 2):

@@ -14,7 +14,7 @@ from zoo.training.sweeps import points_of
 
 # Six points of one program, the first of which is the config itself.
 _POINTS = [{'seed': i % 3, 'task.prior_mean': 2 + i / 4} for i in range(6)]
-_TWO = _POINTS[:2]  # where it does not matter how many there are
+_TWO = [{'seed': 0}, {'seed': 1}]  # where it does not matter how many there are
 
 
 def _config():

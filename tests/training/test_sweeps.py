@@ -122,26 +122,19 @@ def test_a_model_that_contradicts_itself_is_refused_before_anything_is_written(
 
 
 def test_a_model_that_reads_its_target_is_refused_in_a_sweep_that_exists(
-  register, tmp_path
+  register, tmp_path, three
 ):
   @register('own')
   class Own(zoo.models.MultiHeadLSA):
-    def __init__(self, num_features, peeks=False, *, rngs):
-      super().__init__(num_features, 1, rngs=rngs)
-      self.peeks = peeks
-
     def __call__(self, prompt):
-      return super().__call__(prompt) + (prompt.y_query if self.peeks else 0)
+      return super().__call__(prompt) + prompt.y_query
 
-  def points(peeks):
-    return [{'model.peeks': peeks, 'seed': 0}, {'model.peeks': peeks, 'seed': 1}]
-
-  config = _config(model={'name': 'own', 'peeks': False}, train__num_steps=2)
-  sweeps.sweep(config, points(False), tmp_path / 'sweep')
-  before = sorted(path.name for path in (tmp_path / 'sweep').rglob('*'))
+  shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
+  before = _files_of(tmp_path)
+  points = [{'model.name': 'own', 'seed': seed} for seed in (0, 1)]
   with refuses('reads the target'):
-    sweeps.sweep(config, [*points(False), *points(True)], tmp_path / 'sweep')
-  assert sorted(path.name for path in (tmp_path / 'sweep').rglob('*')) == before
+    sweeps.sweep(_config(), [*_POINTS[:3], *points], tmp_path)
+  assert _files_of(tmp_path) == before
 
 
 @pytest.mark.usefixtures('shared_programs')
@@ -151,13 +144,16 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     signal_at_step_4(patch)
     assert sweeps.sweep(config, points, tmp_path / 'sweep') is None
+  # An unfinished point opens at the newest step of its program.
+  folder = tmp_path / 'sweep' / 'points' / name_of(points[2])
+  assert zoo.load(folder).step == 6  # where the loop stops next after the signal
+  assert not (folder / 'checkpoints').exists()
   sweep(config, points, tmp_path / 'sweep')
   kept = [*sweeps.kept_models(config, points, tmp_path / 'sweep')]
   together = [([0, 1, 2], step) for step in (2, 7, 12)]
   own = [([i], 12) for i in range(3)]  # in the folders of the points
   assert [(members, step) for members, step, _ in kept] == [*together, *own]
   train(sweeps.at_point(config, points[2]), tmp_path / 'alone')
-  folder = tmp_path / 'sweep' / 'points' / name_of(points[2])
   for _, step, load_models in kept[:3]:
     *_, model = load_models()
     alone = zoo.load(tmp_path / 'alone', step).model
@@ -174,18 +170,6 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   assert zoo.load(folder).step == 12
   with refuses('has no step 5; it has [2, 7, 12]'):
     zoo.load(folder, 5)
-
-
-def test_an_unfinished_point_opens_at_the_newest_step_of_its_program(
-  tmp_path, monkeypatch
-):
-  with monkeypatch.context() as patch:
-    share_programs(patch)
-    signal_at_step_4(patch)
-    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path / 'sweep') is None
-  folder = tmp_path / 'sweep' / 'points' / name_of(_POINTS[0])
-  assert zoo.load(folder).step == 6  # where the loop stops next after the signal
-  assert not (folder / 'checkpoints').exists()
 
 
 def test_a_point_may_have_numbers_of_numpy():
@@ -582,7 +566,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   ('place', 'number', 'num_done'),
   [
     ('validate_everywhere', signal.SIGTERM, 0),
-    ('compare_with_baselines', signal.SIGINT, 1),
+    pytest.param('compare_with_baselines', signal.SIGINT, 1, marks=pytest.mark.slow),
   ],
 )
 def test_a_signal_outside_the_loop_of_a_lone_point_stops_the_sweep(
@@ -595,8 +579,8 @@ def test_a_signal_outside_the_loop_of_a_lone_point_stops_the_sweep(
       signal.raise_signal(signals.pop())
     return function(*arguments)
 
-  points = [{'task.context_length': length} for length in (3, 4)]
-  config = small_config(eval__num_batches=0, checkpoint__every=12)
+  points = [{'checkpoint.every': every} for every in (6, 12)]
+  config = small_config(eval__num_batches=0)
   with monkeypatch.context() as patch:
     patch.setattr(run, place, interrupted)
     if number == signal.SIGINT:
@@ -678,8 +662,8 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, n
   # A program of one point, and one of three.
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
-  points = [{'task.context_length': 3, rate: 1e30}, *points]
-  config = _config(eval__num_batches=0, checkpoint__every=12)
+  points = [{'checkpoint.every': 6, rate: 1e30}, *points]
+  config = small_config(eval__num_batches=0, checkpoint__every=12)
   with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+30') as info:
     sweep(config, points, tmp_path)
   assert [row[rate] for row in info.value.rows] == [1e-3, 2e-3]
@@ -724,20 +708,22 @@ def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
   monkeypatch.setattr(run, 'check_sampled', wrong)
   # A program that loses all of its points, and a point alone.
   rate = 'optimizer.learning_rate'
-  points = [{rate: 1e30}, {rate: 1e31}, {rate: 1e30, 'task.context_length': 3}]
-  config = _config(eval__num_batches=0, checkpoint__every=12)
+  points = [{rate: value} for value in (1e30, 1e31, 1e32)]
+  points += [{rate: 1e30, 'checkpoint.every': 6}]
+  config = small_config(eval__num_batches=0, checkpoint__every=12)
   for _ in range(2):
-    with pytest.raises(sweeps.LostPointsError, match='3 of 3 points') as info:
+    with pytest.raises(sweeps.LostPointsError, match='4 of 4 points') as info:
       sweep(config, points, tmp_path)
     reason = 'step 2 is not finite: y of the prompts of Own is not finite'
-    assert str(info.value).count(reason) == 3
+    assert str(info.value).count(reason) == 4
     no_step()
   # A point whose record is deleted is trained again.
-  (tmp_path / 'points' / name_of(points[2]) / 'diverged.json').unlink()
+  (tmp_path / 'points' / name_of(points[3]) / 'diverged.json').unlink()
   with pytest.raises(AssertionError, match='trained again'):
     sweep(config, points, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_program_has_the_record_of_the_model_that_was_lost_last(
   tmp_path, monkeypatch
 ):

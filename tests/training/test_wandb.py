@@ -133,7 +133,8 @@ def _without_its_own(line):
 
 def test_every_number_of_a_run_is_logged_at_its_step(tmp_path, wandb):
   workdir = tmp_path / 'run'
-  config = small_config('transformer', eval__num_compared=8)
+  small = {'model__num_layers': 1, 'model__width': 8}
+  config = small_config('transformer', eval__num_compared=8, **small)
   writer = zoo.WandbWriter('icl', tags=['first'])
   summary = zoo.train(config, workdir, hooks=[writer], compare=True)
   assert summary is not None
