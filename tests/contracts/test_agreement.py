@@ -438,6 +438,7 @@ class _OfLength(zoo.mixers.Mixer):
     return jnp.einsum('ij,bjw->biw', self.weights[...], tokens)
 
 
+@pytest.mark.slow
 def test_mixers_are_called_on_as_many_tokens_as_the_model_has():
   zoo.register_mixer('own')(_OfLength)
   arguments: Any = {**_SMALL, 'tokens': 'joint', 'mixer': 'own'}
@@ -477,10 +478,11 @@ def _wrong_in_steps(name: str, path: str, factor: float) -> type:
 @pytest.mark.parametrize(
   ('name', 'path', 'factor'),
   mostly_slow(
-    # A decay that is forgotten, and starts near 1. Of all weights of shipped mixers it
-    # is the one whose absence from `step` is the hardest to see.
-    [('gla', 'decay.bias', 0.0)],
+    [],
     [
+      # A decay that is forgotten, and starts near 1. Of all weights of shipped mixers
+      # it is the one whose absence from `step` is the hardest to see.
+      ('gla', 'decay.bias', 0.0),
       ('gated_delta', 'gate.kernel', 0.0),  # a gate that is forgotten
       ('rwkv7', 'numbers.bonus', -1.0),  # the sign of a small term
       ('mamba', 'skip', -1.0),

@@ -107,12 +107,15 @@ def is_key(leaf: Any) -> bool:
   return jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
 
 
-# What differs between configs of one program: where a run logs, evaluates and saves.
+# In what the configs of one program differ: where a run starts, logs and saves.
 _NOT_COMPILED = {
   'checkpoint': ('every', 'every_minutes', 'keep', 'steps'),
   'eval': ('every', 'num_compared'),
   'mesh': ('heartbeat_timeout', 'start_timeout'),
-  'train': ('log_every',),
+  'train': (
+    *('init_from', 'init_from_digest', 'init_from_other', 'init_from_step'),
+    'log_every',
+  ),
 }
 
 
@@ -132,7 +135,7 @@ def share_programs(monkeypatch: Any) -> None:
       _CHECKED.add(which)
 
   def shared(training: Any) -> Any:
-    config = json.loads(to_json(training.config))
+    config = {**json.loads(to_json(training.config)), 'seed': None}
     for section, fields in _NOT_COMPILED.items():
       config[section] = {k: v for k, v in config[section].items() if k not in fields}
     evaluation, mesh, numbers = training.evaluation, training.mesh, training.numbers

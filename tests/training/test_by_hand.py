@@ -221,6 +221,7 @@ def test_a_run_is_the_loop_of_its_optimizer(case, tmp_path):
   assert_close(parameters(zoo.load(tmp_path).model), loop.weights[-1])
 
 
+@pytest.mark.slow
 def test_training_starts_from_all_arrays_of_another_run(tmp_path):
   """From fixed ones, too, but not from its random keys, which are of the new seed."""
   config = config_of('Untrained')

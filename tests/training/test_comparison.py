@@ -22,7 +22,6 @@ from zoo.config.saved import to_json
 from zoo.config.sharding import make_mesh
 from zoo.core import draws, registry
 from zoo.host.files import read_json
-from zoo.measure import comparison
 from zoo.measure.comparison import compare
 from zoo.objectives import build_objective, numbers_of
 from zoo.objectives.losses import predicted
@@ -267,6 +266,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
 
+@pytest.mark.slow
 def test_the_baselines_of_a_split_model_are_measured_on_one_device(monkeypatch):
   devices = {}
 
@@ -331,47 +331,47 @@ def test_a_run_whose_memory_is_not_enough_has_a_result_without_comparison(
 
 @pytest.mark.usefixtures('shared_programs')
 def test_a_launch_compares_a_finished_run_where_a_comparison_is_missing(
-  tmp_path, monkeypatch, caplog
+  finished, tmp_path, monkeypatch, caplog
 ):
   """Since a launch was killed, the memory was too small, or others are asked for."""
   config = small_config(train__num_steps=2, eval__num_compared=8)
+  counts, form = [], finished[1]['comparison']['model']
 
   def exhausted(*arguments, **options):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9')
 
-  with monkeypatch.context() as patch:
-    patch.setattr(against_baselines, 'compare_all', exhausted)
-    before = train(config, tmp_path, compare=True)
+  def compared(models, task, num_prompts, seed, is_checked):
+    (model,) = models
+    counts.append(num_prompts)
+    return [of_weights(model, min(num_prompts, 12))]  # The task is too large for more.
+
+  def of_weights(model, num_prompts):
+    weights = np.ravel(model.w_k[...]).tolist()
+    return {'model': {**form, 'num_prompts': num_prompts, 'mean': weights}}
+
+  monkeypatch.setattr(against_baselines, 'compare_all', exhausted)
+  before = train(config, tmp_path, compare=True)
   assert before is not None
   assert before['eval_risk'] is not None
   assert before['comparison'] is None
   (said,) = [message for message in caplog.messages if _NO_COMPARISON in message]
   assert said.endswith('not enough: RESOURCE_EXHAUSTED: Out of memory allocating 9')
+  monkeypatch.setattr(against_baselines, 'compare_all', compared)
   assert train(config, tmp_path) == before
-  summary = train(config, tmp_path, compare=True)
-  saved = zoo.load(tmp_path)
-  expected = compare(saved.model, saved.task, 8, config.eval.seed)
-  assert summary == {**before, 'comparison': expected}
-  assert train(config, tmp_path) == summary == read_summary(tmp_path)
-  config.eval.num_compared = 12
-  summary = train(config, tmp_path, compare=True)
-  expected = compare(saved.model, saved.task, 12, config.eval.seed)
-  assert summary == {**before, 'comparison': expected} == read_summary(tmp_path)
-  # A task may be too large for as many prompts.
-  monkeypatch.setattr(comparison, 'affordable', lambda *_: 8)
-  config.eval.num_compared = 10
-  summary = train(config, tmp_path, compare=True)
-  assert summary is not None
-  assert summary['comparison'] is not None
-  assert summary['comparison']['model']['num_prompts'] == 8
-  # A comparison that is there is not measured again.
-  monkeypatch.setattr(comparison, 'affordable', lambda *_: 1 / 0)
+  model = zoo.load(tmp_path).model
+  for asked, num in (8, 8), (12, 12), (20, 12):
+    config.eval.num_compared = asked
+    summary: Any = train(config, tmp_path, compare=True)
+    assert summary == {**before, 'comparison': of_weights(model, num)}
+    assert summary == read_summary(tmp_path)
+    assert train(config, tmp_path, compare=True) == train(config, tmp_path) == summary
+  assert counts == [8, 12, 20]  # None is measured again.
+  # Without the model it stays, and a warning says that there is no other.
   for step in (tmp_path / 'checkpoints').iterdir():
     shutil.rmtree(step)
   caplog.clear()
   assert train(config, tmp_path, compare=True) == summary
   assert 'there is no comparison' not in caplog.text
-  # Without the model it stays, and a warning says that there is no other.
   config.eval.num_compared = 11
   assert train(config, tmp_path, compare=True) == summary
   assert 'the baselines of the task on 11 prompts' in caplog.text
@@ -379,6 +379,7 @@ def test_a_launch_compares_a_finished_run_where_a_comparison_is_missing(
   caplog.clear()
   assert train(config, tmp_path, compare=True) == before
   assert 'no comparison with the baselines of the task' in caplog.text
+  assert counts == [8, 12, 20]
 
 
 # A model that is split by its layers over `model`, and one that is fully sharded.

@@ -20,7 +20,6 @@ from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.roles import parameter_roles, shared_paths
 from zoo.training import grid, sweep
 
-_QUICK = ['Remat', 'KeepsRngs']
 # One of each kind; with --full, all.
 _SLOW = [
   *('Scan', 'Untrained', 'Tied', 'DropoutOff', 'PlainArray', 'OtherTypes'),
@@ -39,7 +38,9 @@ def _model(name):
   return cls(build_task(config_of(name)).num_features, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize('name', mostly_full(['Remat'], FORMS, slow=_SLOW))
+@pytest.mark.parametrize(
+  'name', mostly_full([], FORMS, slow=['Remat', 'KeepsRngs', *_SLOW])
+)
 def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
   config, model = config_of(name), _model(name)
   task = build_task(config)
@@ -53,7 +54,9 @@ def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
 
 
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize('name', mostly_full(_QUICK, FORMS, slow=_SLOW))
+@pytest.mark.parametrize(
+  'name', mostly_full(['KeepsRngs'], FORMS, slow=['Remat', *_SLOW])
+)
 def test_a_model_of_flax_is_trained_stopped_and_goes_on(name, tmp_path):
   """To the weights of Flax's own loop, and to the bits of a run that never stopped."""
   config = config_of(name)
@@ -81,7 +84,7 @@ def test_models_of_flax_are_trained_side_by_side(name, tmp_path):
     assert_close(parameters(zoo.load(row['workdir']).model), expected)
 
 
-@pytest.mark.parametrize('name', mostly_slow(['SameNames', 'DropoutOn'], REFUSED))
+@pytest.mark.parametrize('name', mostly_slow(['SameNames'], REFUSED))
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_path):
   _, reason, by = REFUSED[name]
   config = config_of(name)
@@ -98,6 +101,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_layers_that_are_computed_again_train_as_others(tmp_path):
   """The field `model.remat` of transformers, alone and side by side.
 
@@ -149,7 +153,8 @@ def test_weights_of_bfloat16_are_trained_in_parts_of_a_batch(tmp_path):
     )
 
 
-@pytest.mark.parametrize('name', mostly_slow(['Tied'], ['SharedLayer']))
+@pytest.mark.parametrize('name', ['Tied', 'SharedLayer'])
+@pytest.mark.slow
 def test_a_shared_weight_is_named_by_each_of_its_paths(name, tmp_path):
   """A pattern that names its second path freezes it, as one of the first does."""
   path = {'Tied': 'write/linear/kernel', 'SharedLayer': 'second'}[name]

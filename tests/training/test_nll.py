@@ -119,6 +119,7 @@ def test_a_run_is_the_loop_of_the_density(gaussian):
   assert_close(parameters(zoo.load(workdir).model), _by_hand(config))
 
 
+@pytest.mark.slow
 def test_a_run_of_bars_is_the_loop_of_the_density(tmp_path):
   config = _config(head='bars', objective__positions='query')
   zoo.train(config, tmp_path)
@@ -204,6 +205,7 @@ def test_a_model_without_a_distribution_has_no_likelihood():
     assert ('nll' in jax.eval_shape(losses, state)) == (head == 'gaussian')
 
 
+@pytest.mark.slow
 def test_labels_of_classes_have_the_log_loss_of_observed_labels():
   """The objective is that of `sampled` with observed labels, bit for bit."""
   fields: dict[str, Any] = {'model__num_layers': 1, 'model__width': 8}
@@ -225,6 +227,7 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
     assert loss(config) == loss(observed)
 
 
+@pytest.mark.slow
 def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
   """The loss is near that in float32: bfloat16 has two to three digits."""
   config = _config(head='bars', train__batch_size=64)

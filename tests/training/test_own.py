@@ -148,13 +148,18 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
       run_plots.plot_metric([tmp_path / 'whole'], name)
 
 
-def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
-  tmp_path, own, monkeypatch
-):
-  """Two points of one program, and one that is trained alone.
+# Two points of one program; with --slow, another that is trained alone.
+_POINTS = [{'seed': 0}, {'seed': 1}]
+_ONE_MORE = pytest.param(
+  [*_POINTS, {'seed': 1, 'train.batch_size': 17}], marks=pytest.mark.slow
+)
 
-  The work of two points is enough to divide a batch into lanes; that of one is not.
-  """
+
+@pytest.mark.parametrize('points', [_POINTS, _ONE_MORE])
+def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
+  points, tmp_path, own, monkeypatch
+):
+  """The work of two points would divide a batch into lanes; that of one does not."""
   calls = []
 
   def noisy(model, prompt, task, key):
@@ -181,7 +186,6 @@ def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
   monkeypatch.setattr(batch_parts, '_LEAST_PRODUCTS', 2 * work)
   assert batch_parts.num_lanes(config, task, mesh, weights) == 1
   assert batch_parts.num_lanes(config, task, mesh, [weights] * 2) > 1
-  points = [{'seed': 0}, {'seed': 1}, {'seed': 1, 'train.batch_size': 17}]
   rows = sweep(config, points, tmp_path / 'sweep', hooks=[Watches()])
   assert rows is not None
   zoo.train(config, tmp_path / 'alone')
@@ -289,6 +293,7 @@ class _Dropped(nnx.Module):
     return self.out(self.drop(prompt.x_query))[:, 0]
 
 
+@pytest.mark.slow
 def test_an_objective_may_set_the_random_stream_of_its_model(
   tmp_path, monkeypatch, register
 ):
@@ -300,7 +305,8 @@ def test_an_objective_may_set_the_random_stream_of_its_model(
     hidden = model.drop(prompt.x_query, deterministic=False)
     return task.loss(model.out(hidden)[:, 0], prompt.y_query)
 
-  config = _config(model={'name': 'dropped'}, eval__metrics=())
+  fields = {'eval__metrics': (), 'eval__num_batches': 0}
+  config = _config(model={'name': 'dropped'}, **fields)
   monkeypatch.setitem(OBJECTIVES, 'distilled', drop)
   assert zoo.train(config, tmp_path / 'run') is not None
   own = functools.partial(drop, is_reseeded=False)
@@ -322,6 +328,7 @@ def test_the_key_of_a_metric_does_not_depend_on_other_metrics(monkeypatch):
     zoo.register_metric('curve')(abs)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(
   tmp_path, monkeypatch
 ):

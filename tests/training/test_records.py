@@ -75,7 +75,7 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   [
     (run, 'caller'),
     (run, 'evaluation'),
-    (many, 'evaluation'),
+    pytest.param(many, 'evaluation', marks=pytest.mark.slow),
     pytest.param(run, 'save', marks=pytest.mark.slow),
     pytest.param(many, 'save', marks=pytest.mark.slow),
   ],

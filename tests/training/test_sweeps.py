@@ -107,6 +107,7 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(three, tmp_path, i
   _assert_as_alone(_config(), _POINTS[i], three[i], tmp_path / 'alone')
 
 
+@pytest.mark.slow
 def test_a_model_that_contradicts_itself_is_refused_before_anything_is_written(
   register, tmp_path
 ):
@@ -137,6 +138,7 @@ def test_a_model_that_reads_its_target_is_refused_in_a_sweep_that_exists(
   assert _files_of(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
 def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   config = _config(checkpoint__steps=(2, 7), checkpoint__every=12)
@@ -561,12 +563,13 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
 @pytest.mark.parametrize(
   ('place', 'number', 'num_done'),
   [
     ('validate_everywhere', signal.SIGTERM, 0),
-    pytest.param('compare_with_baselines', signal.SIGINT, 1, marks=pytest.mark.slow),
+    ('compare_with_baselines', signal.SIGINT, 1),
   ],
 )
 def test_a_signal_outside_the_loop_of_a_lone_point_stops_the_sweep(
@@ -698,6 +701,7 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, n
   ).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
 def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
   tmp_path, monkeypatch, no_step

@@ -97,6 +97,7 @@ def test_a_break_leaves_an_iterator_open_that_a_variable_holds(tmp_path):
   assert next(zoo.training_run(config, tmp_path)).step == 6
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_launch_has_used_since_it_was_new_gets_this_config(
   tmp_path, monkeypatch
 ):
