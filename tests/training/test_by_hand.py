@@ -149,6 +149,7 @@ def test_models_side_by_side_are_averages_of_weights(tmp_path):
   assert_close(parameters(zoo.load(rows[0]['workdir']).model), expected)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_schedule_saves_what_optax_evaluates(tmp_path):
   fields = {'optimizer__name': 'schedule_free', 'optimizer__weight_decay': 0.1}
   config = config_of(**fields, optimizer__decay='all')

@@ -334,7 +334,7 @@ def test_a_launch_compares_a_finished_run_where_a_comparison_is_missing(
   finished, tmp_path, monkeypatch, caplog
 ):
   """Since a launch was killed, the memory was too small, or others are asked for."""
-  config = small_config(train__num_steps=2, eval__num_compared=8)
+  config = small_config(eval__num_compared=8)
   counts, form = [], finished[1]['comparison']['model']
 
   def exhausted(*arguments, **options):

@@ -64,9 +64,8 @@ def _config(**changes):
   return small_config('yq_lsa', **fields | changes)
 
 
-def test_an_own_objective_is_that_of_a_loop_by_hand(tmp_path):
-  config = _config(train__num_steps=3, train__num_parts=2)
-  zoo.train(config, tmp_path)
+def _by_hand(config):
+  """The parameters after training by a loop, with the objective written out."""
   task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
   model = build_model(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
   bayes = task.baselines()['bayes']
@@ -84,9 +83,9 @@ def test_an_own_objective_is_that_of_a_loop_by_hand(tmp_path):
     optimizer.update(model, nnx.grad(loss)(model))
 
   with jax.default_matmul_precision('highest'):
-    for i in range(3):
+    for i in range(config.train.num_steps):
       step(model, optimizer, i)
-  assert_close(parameters(zoo.load(tmp_path).model), parameters(model))
+  return parameters(model)
 
 
 def _norm(model):
@@ -94,9 +93,12 @@ def _norm(model):
 
 
 @pytest.mark.usefixtures('shared_programs')
-def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
-  """Also by a run that was stopped and goes on, to the same bits."""
-  config, calls = _config(), []
+def test_own_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
+  """Of a run with an own objective, which ends at the weights of a loop by hand.
+
+  And by a run that was stopped and goes on, to the same bits.
+  """
+  config, calls = _config(train__num_parts=2), []
 
   class Watches(own.Largest):
     def on_chunk(self, event):
@@ -115,6 +117,7 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
   assert [line['step'] for line in lines if 'norm/weights' in line] == [6, 12]
   assert [line['step'] for line in lines if 'largest' in line] == [6, 12]
   model = zoo.load(tmp_path / 'whole').model
+  assert_close(parameters(model), _by_hand(config))
   np.testing.assert_allclose(lines[-1]['norm/weights'], _norm(model), rtol=1e-5)
   largest = max(np.abs(weight).max() for weight in parameters(model).values())
   assert lines[-1]['largest'] == float(largest)
