@@ -14,7 +14,7 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.contracts.classes import C, D, Least, Linear, make_class
-from tests.marks import FULL, SLOW, mostly_full, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
@@ -318,6 +318,7 @@ def test_predictions_that_are_not_finite_are_named_as_such():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
+@pytest.mark.full
 def test_a_run_in_a_folder_where_nothing_was_saved_is_checked_too(tmp_path):
   """Such a folder is not empty: a first run of other classes has left its log."""
   config = small_config('yq_lsa', optimizer__learning_rate=1e30, train__num_steps=50)
@@ -477,7 +478,7 @@ def _wrong_in_steps(name: str, path: str, factor: float) -> type:
 
 @pytest.mark.parametrize(
   ('name', 'path', 'factor'),
-  mostly_slow(
+  mostly_full(
     [],
     [
       # A decay that is forgotten, and starts near 1. Of all weights of shipped mixers
@@ -488,6 +489,7 @@ def _wrong_in_steps(name: str, path: str, factor: float) -> type:
       ('mamba', 'skip', -1.0),
       ('mesa', 'ridge', 0.0),
     ],
+    slow=[('gla', 'decay.bias', 0.0)],
   ),
 )
 def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
@@ -497,7 +499,9 @@ def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', zoo.list_mixers())
+@pytest.mark.parametrize(
+  'name', mostly_full(['softmax', 'gated_delta', 'mamba2'], zoo.list_mixers())
+)
 def test_the_methods_of_each_shipped_mixer_agree(name):
   _check(_transformer(name))
 

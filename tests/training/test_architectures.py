@@ -71,6 +71,7 @@ def test_it_is_probed(name, unchecked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path):
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():

@@ -188,6 +188,7 @@ def test_a_folder_with_something_else_in_it_is_refused(folder):
     open_workdir(folder, small_config())
 
 
+@pytest.mark.full
 def test_a_local_run_that_was_copied_into_a_bucket_goes_on(
   folder, whole, stop_at, tmp_path
 ):
@@ -212,6 +213,7 @@ def sweep(workdir, points=POINTS):
   return sweeps.sweep(small_config(checkpoint__every=12), points, workdir)
 
 
+@pytest.mark.full
 def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
   folder, tmp_path, monkeypatch
 ):

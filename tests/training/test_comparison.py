@@ -15,6 +15,7 @@ import zoo
 from configs import common
 from tests.compare import assert_close, refuses
 from tests.compiled import built
+from tests.marks import mostly_full
 from tests.settings import curve_key
 from tests.training.runs import small_config
 from zoo.config import sharding
@@ -316,6 +317,7 @@ _NO_COMPARISON = 'no comparison with the baselines of the task, for which the me
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('no_gather')
+@pytest.mark.full
 def test_a_run_whose_memory_is_not_enough_has_a_result_without_comparison(
   tmp_path, caplog
 ):
@@ -391,7 +393,7 @@ SPLIT = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('no_gather')
-@pytest.mark.parametrize(('name', 'changes'), SPLIT)
+@pytest.mark.parametrize(('name', 'changes'), mostly_full(SPLIT[:1], SPLIT))
 def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes):
   config = small_config(name, train__num_steps=2, eval__num_compared=8, **changes)
   summary = train(config, tmp_path, compare=True)
@@ -414,6 +416,7 @@ def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('no_gather')
+@pytest.mark.full
 def test_models_side_by_side_that_one_device_cannot_hold_have_results(tmp_path, caplog):
   config = small_config('deep_set', train__num_steps=2, eval__num_compared=8)
   rows = sweep(config, [{'seed': 0}, {'seed': 1}], tmp_path)

@@ -12,7 +12,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.flax_models import FORMS, REFUSED, register_all
-from tests.marks import mostly_full, mostly_slow
+from tests.marks import mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_by_hand import assert_close, config_of, loop_of, parameters
 from zoo.config.building import build_task
@@ -20,11 +20,8 @@ from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.roles import parameter_roles, shared_paths
 from zoo.training import grid, sweep
 
-# One of each kind; with --full, all.
-_SLOW = [
-  *('Scan', 'Untrained', 'Tied', 'DropoutOff', 'PlainArray', 'OtherTypes'),
-  'Recurrent',
-]
+# A transform, arrays that are not trained, and a shared weight; with --full, all.
+_SLOW = ['Remat', 'Untrained', 'Tied']
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +35,7 @@ def _model(name):
   return cls(build_task(config_of(name)).num_features, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize(
-  'name', mostly_full([], FORMS, slow=['Remat', 'KeepsRngs', *_SLOW])
-)
+@pytest.mark.parametrize('name', mostly_full([], FORMS, slow=_SLOW))
 def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
   config, model = config_of(name), _model(name)
   task = build_task(config)
@@ -54,9 +49,7 @@ def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
 
 
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize(
-  'name', mostly_full(['KeepsRngs'], FORMS, slow=['Remat', *_SLOW])
-)
+@pytest.mark.parametrize('name', mostly_full(['KeepsRngs'], FORMS, slow=_SLOW))
 def test_a_model_of_flax_is_trained_stopped_and_goes_on(name, tmp_path):
   """To the weights of Flax's own loop, and to the bits of a run that never stopped."""
   config = config_of(name)
@@ -73,7 +66,7 @@ def test_a_model_of_flax_is_trained_stopped_and_goes_on(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['Scan', 'KeepsRngs'], FORMS))
+@pytest.mark.parametrize('name', mostly_full(['KeepsRngs'], FORMS))
 def test_models_of_flax_are_trained_side_by_side(name, tmp_path):
   config = config_of(name)
   rows = sweep(config, grid({'seed': [0, 1]}), tmp_path)
@@ -84,7 +77,9 @@ def test_models_of_flax_are_trained_side_by_side(name, tmp_path):
     assert_close(parameters(zoo.load(row['workdir']).model), expected)
 
 
-@pytest.mark.parametrize('name', mostly_slow(['SameNames'], REFUSED))
+@pytest.mark.parametrize(
+  'name', mostly_full(['SameNames'], REFUSED, slow=['DropoutOn', 'Counter'])
+)
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_path):
   _, reason, by = REFUSED[name]
   config = config_of(name)
@@ -102,6 +97,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_layers_that_are_computed_again_train_as_others(tmp_path):
   """The field `model.remat` of transformers, alone and side by side.
 
@@ -124,7 +120,8 @@ def test_layers_that_are_computed_again_train_as_others(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['Recurrent'], FORMS))
+@pytest.mark.full
+@pytest.mark.parametrize('name', FORMS)
 def test_models_of_flax_are_trained_in_parts_of_a_batch(name, tmp_path):
   """Flax's own loop takes the gradient of the whole batch, which is the same mean."""
   config = config_of(name, train__num_parts=2)

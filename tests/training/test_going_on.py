@@ -172,7 +172,7 @@ def finished(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize('place', mostly_full(['save', 'replace'], ['start', 'step']))
+@pytest.mark.parametrize('place', mostly_full(['replace'], ['start', 'step', 'save']))
 def test_a_longer_launch_that_is_killed_changes_nothing_before_its_first_save(
   tmp_path, finished, cache, no_step, place
 ):
@@ -260,7 +260,8 @@ _OTHER_SUMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('field', mostly_full(['mesh.fsdp'], _OTHER_SUMS))
+@pytest.mark.full
+@pytest.mark.parametrize('field', _OTHER_SUMS)
 def test_a_mesh_that_changes_when_a_run_goes_on_changes_sums_alone(
   tmp_path, stop_at, field
 ):

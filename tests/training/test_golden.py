@@ -160,6 +160,7 @@ def _content(workdir):
   }
 
 
+@pytest.mark.full
 def test_parts_end_at_the_bits_of_sweeps_of_their_points(tmp_path):
   """And the whole sweep after them changes none."""
   divided, config = tmp_path / 'divided', _config()

@@ -45,6 +45,7 @@ def _config(data_dir) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.full
 def test_a_run_resumes_and_its_checkpoint_has_the_name_of_its_data(
   data_dir, tmp_path, stop_at
 ):

@@ -18,6 +18,7 @@ import scipy.stats
 from flax import nnx
 
 import zoo
+from tests.marks import mostly_full
 from tests.training.runs import lines_of, small_config
 from tests.training.test_by_hand import assert_close, parameters
 from zoo.config.building import build_model, build_task
@@ -131,6 +132,7 @@ def test_a_run_of_bars_is_the_loop_of_the_density(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('head', ['gaussian', 'bars'])
 def test_so_are_runs_side_by_side(head, tmp_path):
   config = _config(head=head)
@@ -255,7 +257,7 @@ def _exact_nll(task, prompt):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', ['gaussian', 'bars'])
+@pytest.mark.parametrize('head', mostly_full(['gaussian'], ['bars']))
 def test_training_comes_near_the_likelihood_of_the_posterior(head, tmp_path):
   """The excess of the trained model, a mean KL divergence, is small.
 

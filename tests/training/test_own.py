@@ -15,6 +15,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import Linear
+from tests.marks import FULL
 from tests.training.runs import (
   assert_same_bits,
   lines_of,
@@ -151,11 +152,9 @@ def test_own_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
       run_plots.plot_metric([tmp_path / 'whole'], name)
 
 
-# Two points of one program; with --slow, another that is trained alone.
+# Two points of one program; with --full, another that is trained alone.
 _POINTS = [{'seed': 0}, {'seed': 1}]
-_ONE_MORE = pytest.param(
-  [*_POINTS, {'seed': 1, 'train.batch_size': 17}], marks=pytest.mark.slow
-)
+_ONE_MORE = pytest.param([*_POINTS, {'seed': 1, 'train.batch_size': 17}], marks=FULL)
 
 
 @pytest.mark.parametrize('points', [_POINTS, _ONE_MORE])

@@ -61,6 +61,7 @@ def test_each_group_is_cut_into_pieces_of_neighbours_which_are_dealt():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.full
 def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):

@@ -249,6 +249,7 @@ def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   ('objective', 'i'),
   mostly_full([('sampled', 2)], ['sampled', 'exact'], range(5)),
 )
+@pytest.mark.full
 def test_so_it_is_with_weights_that_decay(all_points, tmp_path, objective, i):
   config, rows = all_points(objective)
   _assert_as_alone(config, _POINTS[i], rows[i], tmp_path / 'alone')
@@ -648,6 +649,7 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_sweep_on_eight_devices_is_that_on_one(all_points, tmp_path, monkeypatch):
   config, rows = all_points('sampled')
   compile_init(monkeypatch)
@@ -762,7 +764,7 @@ def test_the_error_of_a_program_has_the_record_of_the_model_that_was_lost_last(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize('has_record', [True, False])
+@pytest.mark.parametrize('has_record', mostly_full([True], [False]))
 def test_a_program_that_has_lost_a_point_goes_on_without_it(
   tmp_path, monkeypatch, has_record
 ):
@@ -810,6 +812,7 @@ def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
   tmp_path, trained
 ):
@@ -934,22 +937,6 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
     sweep(config, points, tmp_path / 'sweep')
   with refuses("none.npz', which cannot be read"):
     sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('shared_programs')
-def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
-  caplog.set_level('INFO', 'absl')
-  # Programs of two points, one and one.
-  points = grid({'checkpoint.every': [4, 6, 12], 'seed': [0, 1]})
-  sweep(_config(), [*points[:3], points[4]], tmp_path)
-  said = [
-    message for message in caplog.messages if 'the sweep will take about' in message
-  ]
-  assert [message.partition(';')[0] for message in said] == [
-    '2 of 4 points are done',
-    '3 of 4 points are done',
-  ]
 
 
 def test_times_are_said_in_words():

@@ -223,6 +223,7 @@ def test_a_change_of_the_working_directory_moves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_loops_on_the_page_of_training_run(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'docs' / 'train.md').read_text()
   loops = re.findall(r'```python\n([^`]*training_run[^`]*)```', text)
