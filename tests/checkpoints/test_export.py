@@ -193,6 +193,7 @@ def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_program_of_stablehlo_predicts_what_the_model_does(
   tmp_path, monkeypatch, capsys
 ):

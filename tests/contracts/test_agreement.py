@@ -361,9 +361,9 @@ def _transformer(mixer: str, options: dict[str, Any] | None = None) -> Any:
     (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'gate', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'state', '_Mean.step changes its state from'),
-    pytest.param(_Mean, 'type', "'int32[]') to ('float32", marks=SLOW),
-    pytest.param(_Mean, 'number', '_Mean.initial_state has the leaf 0.0', marks=SLOW),
-    pytest.param(_Mean, 'alone', '_Mean.step returns a', marks=SLOW),
+    pytest.param(_Mean, 'type', "'int32[]') to ('float32", marks=FULL),
+    pytest.param(_Mean, 'number', '_Mean.initial_state has the leaf 0.0', marks=FULL),
+    pytest.param(_Mean, 'alone', '_Mean.step returns a', marks=FULL),
   ],
 )
 def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, unchecked):
@@ -387,15 +387,15 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
     ),
     pytest.param(
       *('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (4, 9, 9)"),
-      marks=SLOW,
+      marks=FULL,
     ),
     pytest.param(
       *('pair', "_Looks.attention(tokens) of the mixer 'own' has the shape tuple"),
-      marks=SLOW,
+      marks=FULL,
     ),
     pytest.param(
       *('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
-      marks=SLOW,
+      marks=FULL,
     ),
   ],
 )
@@ -499,9 +499,8 @@ def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name', mostly_full(['softmax', 'gated_delta', 'mamba2'], zoo.list_mixers())
-)
+@pytest.mark.full
+@pytest.mark.parametrize('name', zoo.list_mixers())
 def test_the_methods_of_each_shipped_mixer_agree(name):
   _check(_transformer(name))
 
@@ -578,7 +577,7 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=SLOW), 0.1])
+@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=FULL), 0.1])
 def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register):
   @zoo.register_task('own')
   @struct.dataclass
@@ -688,10 +687,10 @@ def _sizes(cls: type) -> dict[str, Any]:
   return _SMALL if issubclass(cls, zoo.models.Transformer) else {}
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize(
-  'cls', mostly_full([], [_OtherBody, _Doubled], slow=[_OtherTokens])
-)
+@pytest.mark.parametrize('cls', [_OtherBody, _Doubled, _OtherTokens])
 def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
   zoo.register_model('own')(cls)
   config = small_config('yq_lsa', model={'name': 'own', **_sizes(cls)})

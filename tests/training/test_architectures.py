@@ -11,10 +11,12 @@ from flax import nnx
 import configs
 import zoo
 from tests.compiled import built
-from tests.marks import mostly_full
+from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
 from zoo.config.building import build_model, build_task
 from zoo.training import train
+
+pytestmark = [*FULL]
 
 _LINEAR = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb', 'scale'
 # Images need data; tests/training/test_images.py has some. Urns have no features.
@@ -35,8 +37,7 @@ def _resumed(config, workdir):
   return train(config, workdir)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['gru'], _NAMES))
+@pytest.mark.parametrize('name', _NAMES)
 def test_it_is_trained_resumed_and_opened(name, tmp_path, unchecked):
   config = _small(name, eval__num_compared=16)
   summary = train(config, tmp_path, compare=True)
@@ -55,8 +56,6 @@ def test_it_is_trained_resumed_and_opened(name, tmp_path, unchecked):
   np.testing.assert_array_equal(zoo.load(copy).model(prompt), saved.model(prompt))
 
 
-@pytest.mark.slow
-@pytest.mark.full
 @pytest.mark.parametrize('name', _NAMES)
 def test_it_is_probed(name, unchecked):
   config = _small(name)
@@ -70,8 +69,6 @@ def test_it_is_probed(name, unchecked):
   assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
 
 
-@pytest.mark.slow
-@pytest.mark.full
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path):
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():

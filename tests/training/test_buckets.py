@@ -162,6 +162,7 @@ def test_a_finished_run_is_kept_until_a_longer_launch_has_saved_a_step(folder, w
   assert len(boards) == 2
 
 
+@pytest.mark.full
 def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
   stop_at(8)
   train(small_config(), folder)

@@ -61,7 +61,8 @@ def test_a_sweep_ends_in_parts(mesh, times, tmp_path):
       assert sweep(_config(mesh), points, tmp_path / str(i), part)
 
 
-@pytest.mark.parametrize('mesh', mostly_full(['data'], _MESHES))
+@pytest.mark.parametrize('mesh', _MESHES)
+@pytest.mark.full
 def test_a_batch_in_parts_ends(mesh, times, tmp_path):
   config = _config(mesh)
   config.train.num_parts = 2

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh, on_mesh
 from zoo.training.compilation import make_training
@@ -27,7 +28,7 @@ def mean_losses(training, state=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
+@pytest.mark.parametrize('name', mostly_full(['yq_lsa'], ['deep_set']))
 def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   """Models of other seeds, alone or side by side, are measured on the same prompts."""
   first = made(small_config(name))

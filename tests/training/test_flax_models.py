@@ -20,8 +20,8 @@ from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.roles import parameter_roles, shared_paths
 from zoo.training import grid, sweep
 
-# A transform, arrays that are not trained, and a shared weight; with --full, all.
-_SLOW = ['Remat', 'Untrained', 'Tied']
+# Arrays that are not trained, and a shared weight; with --full, all.
+_SLOW = ['Untrained', 'Tied']
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_models_of_flax_are_trained_side_by_side(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_full(['SameNames'], REFUSED, slow=['DropoutOn', 'Counter'])
+  'name', mostly_full(['SameNames'], REFUSED, slow=['DropoutOn'])
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_path):
   _, reason, by = REFUSED[name]
@@ -132,6 +132,7 @@ def test_models_of_flax_are_trained_in_parts_of_a_batch(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_weights_of_bfloat16_are_trained_in_parts_of_a_batch(tmp_path):
   """The mean of the gradients of the parts is that of the whole batch.
 

@@ -18,7 +18,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from tests.launch.processes import run as launched
-from tests.marks import mostly_full, mostly_slow
+from tests.marks import mostly_full
 from tests.training.runs import (
   assert_close_arrays,
   assert_same_bits,
@@ -174,9 +174,9 @@ def finished(tmp_path_factory):
 @pytest.mark.usefixtures('shared_programs')
 @pytest.mark.parametrize('place', mostly_full(['replace'], ['start', 'step', 'save']))
 def test_a_longer_launch_that_is_killed_changes_nothing_before_its_first_save(
-  tmp_path, finished, cache, no_step, place
+  tmp_path, finished, cache, no_step, place, full
 ):
-  folders = {kind: tmp_path / kind for kind in finished}
+  folders = {kind: tmp_path / kind for kind in (finished if full else ['run'])}
   for kind, folder in folders.items():
     shutil.copytree(finished[kind], folder)
     killed = launched([sys.executable, '-c', _KILLED, place, kind, folder], cache)
@@ -222,6 +222,10 @@ _MAY_CHANGE = {
 }
 
 
+# Those that change which programs run, or when; with --full, all.
+_MAY_CHANGE_BITS = ['checkpoint.every', 'checkpoint.steps', 'eval.metrics']
+
+
 @pytest.fixture(scope='module')
 def twelve(tmp_path_factory):
   """The workdir of a run of 12 steps that nothing has interrupted."""
@@ -233,7 +237,9 @@ def twelve(tmp_path_factory):
 
 
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize('field', mostly_slow(['eval.every'], _MAY_CHANGE))
+@pytest.mark.parametrize(
+  'field', mostly_full(['eval.every'], _MAY_CHANGE, slow=_MAY_CHANGE_BITS)
+)
 def test_a_field_that_may_change_when_a_run_goes_on_changes_no_bit(
   tmp_path, stop_at, twelve, field, monkeypatch
 ):

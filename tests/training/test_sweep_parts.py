@@ -119,6 +119,7 @@ def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_part_names_the_points_that_it_has_lost(tmp_path, no_step):
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]

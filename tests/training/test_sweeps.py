@@ -503,6 +503,7 @@ def _files_of(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
   shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
   again = sweep(_config(), _POINTS[:3], tmp_path)
@@ -705,6 +706,7 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, n
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.full
 def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
   tmp_path, monkeypatch, no_step
 ):

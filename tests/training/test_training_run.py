@@ -154,6 +154,7 @@ def test_a_finished_run_yields_its_last_step(whole):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_run_in_float32_is_not_resumed_in_float64(tmp_path):
   for event in zoo.training_run(small_config(), tmp_path):
     if event.step == 6:

@@ -334,6 +334,7 @@ def test_the_command_logs_to_a_project(tmp_path, wandb, cache):
   assert logged.project == 'icl'
 
 
+@pytest.mark.full
 def test_the_code_of_the_page_of_training_logs_a_run(tmp_path, wandb, monkeypatch):
   text = (ROOT / 'docs' / 'train.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*WandbWriter[^`]*)```', text)
