@@ -14,6 +14,7 @@ import zoo
 from tests.checkpoints.test_loading import assert_same
 from tests.checkpoints.test_saving import Scaled
 from tests.compare import refuses
+from tests.compiled import predict_all
 from tests.settings import config_for
 from tests.trees import ROOT
 from tests.weights import drawn
@@ -151,17 +152,19 @@ def test_a_file_of_something_else_is_named(file, tmp_path):
 @pytest.fixture(scope='module')
 def transformer(tmp_path_factory):
   """The file of the shipped transformer, and prompts with what it predicts."""
+  pytest.importorskip('torch', reason='torch is in the extra llm')
   path = tmp_path_factory.mktemp('files') / 'model.safetensors'
   saved = zoo.load('checkpoints/transformer')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(saving, '_check_predicts_the_same', lambda *arguments: None)
     zoo.export(saved, path)
   prompt = saved.task.sample(jax.random.key(0), 8)
-  return path, prompt, np.asarray(saved.model.predictions(prompt))
+  return path, prompt, np.asarray(predict_all(saved.model, prompt))
 
 
 def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
-  torch = pytest.importorskip('torch', reason='torch is in the extra llm')
+  import torch
+
   from examples import torch_loader
 
   path, prompt, expected = transformer
@@ -176,6 +179,8 @@ def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
     torch_loader.load(other)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_program_of_stablehlo_predicts_what_the_model_does(
   tmp_path, monkeypatch, capsys
 ):

@@ -162,6 +162,7 @@ def test_a_finished_run_is_kept_until_a_longer_launch_has_saved_a_step(folder, w
   assert len(boards) == 2
 
 
+@pytest.mark.full
 def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
   stop_at(8)
   train(small_config(), folder)
@@ -188,6 +189,7 @@ def test_a_folder_with_something_else_in_it_is_refused(folder):
     open_workdir(folder, small_config())
 
 
+@pytest.mark.full
 def test_a_local_run_that_was_copied_into_a_bucket_goes_on(
   folder, whole, stop_at, tmp_path
 ):
@@ -203,14 +205,14 @@ def test_a_local_run_that_was_copied_into_a_bucket_goes_on(
 # Sweeps: two points in one program and one in another.
 
 POINTS = [{'task.prior_mean': mean, 'seed': 0} for mean in (0.0, 1.0)]
-POINTS += [{'task.context_length': 6}]
+POINTS += [{'checkpoint.every': 6}]
 
 
 def sweep(workdir, points=POINTS):
-  config = small_config('multi_head_lsa', checkpoint__every=12)
-  return sweeps.sweep(config, points, workdir)
+  return sweeps.sweep(small_config(checkpoint__every=12), points, workdir)
 
 
+@pytest.mark.full
 def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
   folder, tmp_path, monkeypatch
 ):
@@ -239,7 +241,7 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
 
 @pytest.mark.full
 def test_a_sweep_is_the_same_in_parts(folder, tmp_path):
-  config = small_config('multi_head_lsa')
+  config = small_config()
   tables = []
   for workdir in folder, tmp_path:
     for part in Part(2, 2), Part(1, 2):
