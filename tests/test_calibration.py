@@ -172,6 +172,7 @@ def test_a_narrow_bar_has_its_part_in_the_divergence():
   assert found == pytest.approx(expected, abs=1.5 * 2 * (10 + 4 * 2) / 4096)
 
 
+@pytest.mark.slow
 def test_the_divergence_of_bars_with_the_same_edges_is_a_sum():
   edges = jnp.array([-2.0, -1, 0, 1e-4, 1, 2])
   logits = np.random.default_rng(0).normal(size=(2, 3, 5)).astype('f')
@@ -298,6 +299,7 @@ def test_what_is_nan_is_refused(measure):
     getattr(zoo, measure)(_Logits(jnp.nan), _signs(), 64)
 
 
+@pytest.mark.slow
 def test_what_is_impossible_is_refused():
   # The square of the distance in units of 1e-30 is beyond float32.
   with refuses('512 of 512 labels of LinearRegression an infinite log density'):
@@ -311,6 +313,7 @@ def test_a_class_of_the_probability_0_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_labels_of_both_kinds_are_refused():
   task = zoo.create_task('tabular', num_features=2, context_length=4, num_classes=2)
   model = zoo.create_model(
@@ -560,6 +563,7 @@ def test_a_wrong_width_alone_is_a_martingale():
   assert abs(wide[-1].drift.mean) < 4 * wide[-1].drift.stderr
 
 
+@pytest.mark.slow
 def test_a_prediction_that_is_nan_is_no_drift():
   with refuses('the predictor gives', 'a mean that is NaN'):
     zoo.martingale(_Drifts(math.nan), _task(), 16, num_steps=3)

@@ -285,6 +285,7 @@ def outside(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_mixers_of_ones_own_keep_the_contract(register, unchecked):
   text = (ROOT / 'docs' / 'mixers.md').read_text()
   programs = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
@@ -297,6 +298,7 @@ def test_mixers_of_ones_own_keep_the_contract(register, unchecked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=softmax_config.py:smoke',)
   answer = launch(*arguments, cache=cache, cwd=outside)

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from flax import nnx
 
 import studies
 import zoo
+from tests.marks import FULL, SLOW
 
 # What needs an extra.
 _NEED_EXTRAS = {
@@ -82,7 +84,18 @@ _SLOW = {
   'zoo.theory.sequential.recurrence_curve',
   'zoo.theory.trust.check_rule',
 }
-_MARKS = pytest.mark.slow, pytest.mark.timeout(900)
+# The dearest of all, and those of probing, which load and run trained models.
+_FULL_PACKAGES = ('zoo.probing.',)
+_FULL = {
+  'studies.runner.load',
+  'zoo.measure.contracts.tasks.check_task',
+  'zoo.models.tabular.Tabular',
+  'zoo.tasks.tabular.Tabular',
+  'zoo.training.hooks.Hook',
+  'zoo.training.run_plots.plot_examples',
+  'zoo.training.run_plots.plot_sweep',
+  'zoo.training.sweeps.run.sweep',
+}
 
 
 def _modules() -> list[types.ModuleType]:
@@ -99,14 +112,16 @@ def _examples() -> list[Any]:
   finder = doctest.DocTestFinder()
   found = [test for module in _modules() for test in finder.find(module)]
   return [
-    pytest.param(test, id=test.name, marks=_MARKS if _is_slow(test.name) else [])
+    pytest.param(test, id=test.name, marks=_marks(test.name))
     for test in found
     if test.examples and test.name not in _NEED_EXTRAS
   ]
 
 
-def _is_slow(name: str) -> bool:
-  return name.startswith(_SLOW_PACKAGES) or name in _SLOW
+def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
+  if name.startswith(_FULL_PACKAGES) or name in _FULL:
+    return *FULL, pytest.mark.timeout(900)
+  return [SLOW] if name.startswith(_SLOW_PACKAGES) or name in _SLOW else []
 
 
 @pytest.mark.parametrize('example', _examples())

@@ -272,9 +272,7 @@ _SLOW: dict[str, Callable[[Any, int], Any]] = {
 
 @pytest.mark.parametrize(
   'name',
-  mostly_full(
-    [*_MEASUREMENTS], _SLOW, slow=['curve', 'capture', 'effects', 'Regressor']
-  ),
+  mostly_full([*_MEASUREMENTS], _SLOW, slow=['curve', 'capture']),
 )
 def test_a_second_call_compiles_nothing_until_a_helper_changes(name, monkeypatch):
   measure = (_MEASUREMENTS | _SLOW)[name]

@@ -215,6 +215,7 @@ def test_features_unlike_the_prior_of_the_task_are_warned_of():
     zoo.Classifier(model, SIGNS).fit(x, y)
 
 
+@pytest.mark.slow
 def test_a_classifier_stands_in_a_pipeline_and_is_cross_validated():
   x, y = table(30)
   model = make_pipeline(StandardScaler(), zoo.Classifier(NearestMean()))
