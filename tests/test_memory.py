@@ -67,6 +67,7 @@ def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
     validate(config)
 
 
+@pytest.mark.slow
 def test_a_program_that_the_compiler_refuses_is_one_line(monkeypatch):
   def fail(*_, **__):
     raise exhausted('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.')
@@ -89,6 +90,7 @@ def test_memory_that_is_missing_only_while_a_step_computes_is_one_line(monkeypat
     steps._fetch(_Call(0.0, 1, {}, Measured()))
 
 
+@pytest.mark.slow
 def test_weights_that_no_memory_holds_are_refused_before_anything_is_written(tmp_path):
   config = config_of('multi_head_lsa', model__num_heads=10**11)
   with refuses('the memory is not enough', 'or config.model, or raise'):

@@ -297,6 +297,7 @@ def test_the_average_of_schedule_free_is_of_what_is_scaled():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_models_that_are_frozen_in_part_train_side_by_side():
   configs = [_of_transformer(seed=seed) for seed in (0, 1)]
   for config in configs:

@@ -52,6 +52,7 @@ def test_clusters_are_the_papers_data():
   validate(config)
 
 
+@pytest.mark.slow
 def test_half_of_the_prompts_of_half_bursty_clusters_have_bursts():
   config = config_of('clusters', 'half_bursty')
   validate(config)

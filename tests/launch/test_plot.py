@@ -282,6 +282,7 @@ def test_what_cannot_be_plotted_is_one_line(call, run, monkeypatch, arguments, s
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax_needs):
   flags = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_compared=0'
   assert call('main', *flags, f'--workdir={bucket}').code == 0
@@ -603,6 +604,7 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
     plot_risk([a, b], training=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['linear_regression', 'logistic_regression', 'urns'])
 def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
   section = common.task_section(name).to_dict()
@@ -667,6 +669,7 @@ def test_the_baselines_of_a_task_have_looks_of_their_own():
     assert len({*colours.values()}) == len(colours)
 
 
+@pytest.mark.slow
 def test_the_page_composes_pictures_of_runs(run, monkeypatch, tmp_path):
   page = (ROOT / 'docs' / 'plot.md').read_text()
   (code,) = re.findall(r'```python\n(import matplotlib.pyplot.*?)```', page, re.DOTALL)
