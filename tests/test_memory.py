@@ -11,7 +11,6 @@ from tests.compare import refuses
 from tests.marks import SLOW
 from zoo.config.building import abstract_model, num_weights, within_memory
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.core.errors import RunError, UserError
 from zoo.host.interruption import Interruption
 from zoo.models import DeepLSA
@@ -20,6 +19,7 @@ from zoo.training.compilation import compile_training, make_training
 from zoo.training.evaluation import Measured
 from zoo.training.loop import Loop, _Call
 from zoo.training.run import checked_state
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

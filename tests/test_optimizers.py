@@ -18,9 +18,9 @@ from tests.training.test_step import Run
 from zoo.config import optimizers
 from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
 from zoo.training.stacking import make_many
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

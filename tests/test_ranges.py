@@ -16,9 +16,9 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_slow
 from tests.training.runs import small_config
-from zoo.config.validation import check_fields
 from zoo.core import registry
 from zoo.mixers import Slot
+from zoo.training.validation import check_fields
 
 _LARGEST_SEED = 2**32 - 1
 _NO_NUMBER = 'word', float('nan'), float('inf'), True

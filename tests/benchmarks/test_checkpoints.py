@@ -30,8 +30,8 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo import theory
 from zoo.config.saved import differences
-from zoo.config.validation import validate
 from zoo.storage.steps import damage_of
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

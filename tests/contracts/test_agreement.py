@@ -17,7 +17,6 @@ from tests.contracts.classes import C, D, Least, Linear, make_class
 from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.mixers.attention import SoftmaxAttention
@@ -26,6 +25,7 @@ from zoo.tasks.base import dot
 from zoo.training import train
 from zoo.training.compilation import make_training
 from zoo.training.run import checked_state
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('register')
 

@@ -21,10 +21,10 @@ from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
 from zoo.config.building import build_task
-from zoo.config.validation import validate
 from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory import sequential
 from zoo.training import train
+from zoo.training.validation import validate
 
 
 def _model(rule: str = 'delta', guess: str = 'linear') -> SequentialLearner:

@@ -18,9 +18,9 @@ from zoo.config import curricula
 from zoo.config.building import build_model, build_task
 from zoo.config.curricula import Stage, stage_at
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.objectives import build_objective, numbers_of
 from zoo.objectives.stages import FirstFeatures, draw_lengths
+from zoo.training.validation import validate
 
 
 def _config(**changes):

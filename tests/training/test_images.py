@@ -13,9 +13,9 @@ from tests.compare import refuses
 from tests.compiled import predict
 from tests.digits import write_digits
 from tests.training.runs import assert_same_bits, saved_arrays
-from zoo.config.validation import validate
 from zoo.training import train
 from zoo.training.sweeps.points import config_of_all, validated_configs
+from zoo.training.validation import validate
 
 
 @pytest.fixture(scope='module')

@@ -27,7 +27,6 @@ from tests.training.test_by_hand import assert_close, parameters
 from zoo.config.building import build_model, build_task
 from zoo.config.own import METRICS, OBJECTIVES
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.registry import MODELS
 from zoo.objectives import batch_parts, build_objective
@@ -35,6 +34,7 @@ from zoo.training import run_plots, sweep
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import own_metrics
 from zoo.training.hooks import Event, numbers_of_hooks
+from zoo.training.validation import validate
 
 
 @pytest.fixture(autouse=True)

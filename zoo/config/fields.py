@@ -1,9 +1,9 @@
 """Every field of a run's config, once: its default, what it may hold, what it means.
 
 The configs (zoo/config/defaults.py), the checks of single fields
-(zoo/config/validation.py), the comparison with a saved run (zoo/config/saved.py), the
+(zoo/training/validation.py), the comparison with a saved run (zoo/config/saved.py), the
 help of flags (launch/config_flag.py) and the page of fields of the site read this list.
-`validate` of zoo/config/validation.py says what fields require of one another.
+`validate` of zoo/training/validation.py says what fields require of one another.
 """
 
 from __future__ import annotations

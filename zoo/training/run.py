@@ -27,7 +27,6 @@ from jaxtyping import PyTree
 from zoo.config.building import Config, build_task
 from zoo.config.saved import differences, to_json
 from zoo.config.sharding import State, make_mesh, on_mesh
-from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
@@ -61,6 +60,7 @@ from zoo.training.summary import (
   summarise,
   write_summary,
 )
+from zoo.training.validation import validate
 
 
 class NotFiniteError(RunError):

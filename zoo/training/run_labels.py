@@ -11,7 +11,6 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from zoo.config.own import OBJECTIVES
-from zoo.config.validation import check_names
 from zoo.core import losses
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Task
@@ -19,6 +18,7 @@ from zoo.core.registry import create_task
 from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import BaseTask, FunctionClass, is_squared
+from zoo.training.validation import check_names
 
 TABLE = 'table.json'  # A sweep has this file.
 ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.

@@ -13,8 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from zoo.config.building import Config, with_full_path
-from zoo.config.validation import check_fields, validate
 from zoo.core.errors import UserError, check_name, in_one_line
+from zoo.training.validation import check_fields, validate
 
 # A point has the fields of a config that it sets, such as 'task.prior_mean', and their
 # values.
