@@ -89,11 +89,11 @@ def test_divergences_are_their_integrals(first, second):
   grid = np.linspace(-25, 25, 20_001)
 
   @jax.jit
-  def computed(first, second, y):
+  def compute(first, second, y):
     densities = jax.vmap(lambda y: (first.log_prob(y), second.log_prob(y)))
     return *densities(y[:, None]), kl_divergence(first, second)
 
-  computed = computed(first, second, jnp.asarray(grid, jnp.float32))
+  computed = compute(first, second, jnp.asarray(grid, jnp.float32))
   p, q = (np.asarray(column, np.float64)[:, 0] for column in computed[:2])
   expected = scipy.integrate.trapezoid(np.exp(p) * (p - q), grid)
   # With bars the weighted log p − log q varies by less than 12.5 in total, of which

@@ -358,4 +358,4 @@ def test_a_prediction_with_an_axis_too_many_is_refused(unchecked):
     zoo.curve(column, task, num_prompts=16)
   kinds = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
   with refuses('the prediction has the shape (8,)'):
-    kinds.loss(np.zeros(8, np.float32), np.zeros((8, kinds.num_outputs), np.float32))
+    kinds.loss(jnp.zeros(8), jnp.zeros((8, kinds.num_outputs)))

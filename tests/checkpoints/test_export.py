@@ -163,7 +163,7 @@ def transformer(tmp_path_factory):
 
 
 def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
-  import torch
+  import torch  # pyright: ignore[reportMissingImports]
 
   from examples import torch_loader
 

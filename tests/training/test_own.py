@@ -363,7 +363,8 @@ def test_an_error_of_a_metric_or_an_objective_keeps_its_traceback(
 @pytest.mark.usefixtures('shared_programs')
 def test_an_error_of_a_hook_keeps_its_traceback_and_the_run_goes_on(tmp_path, own):
   class Broken(zoo.Hook):
-    on_evaluation = _broken
+    def on_evaluation(self, event):
+      return _broken()
 
   with pytest.raises(KeyError, match='mine') as info:
     zoo.train(_config(), tmp_path, hooks=[Broken()])
