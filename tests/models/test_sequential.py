@@ -99,6 +99,7 @@ def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_too_many_examples_are_refused():
   model = built(_model)
   with refuses('6 examples', f'for at most {C}'):
@@ -123,6 +124,8 @@ def test_without_theory_it_is_trained_on_samples():
     validate(config)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_predictions_have_the_more_precise_type_of_weights_and_prompts():
   model: Any = drawn(lambda: _model('gated_delta'), dtype='float32')
   for kind in 'bfloat16', 'float32':
@@ -136,6 +139,7 @@ def test_predictions_have_the_more_precise_type_of_weights_and_prompts():
     assert model(prompt).dtype == jnp.float64
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_keeps_its_weights_in_float32():
   """The weights are those that it updates, forward and backward."""
   model: Any = drawn(lambda: _model('gated_delta'), dtype='bfloat16')
