@@ -134,10 +134,10 @@ def _own_models():
     yield lambda rule=rule: SequentialLearner(_D, 4, rule, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.slow
 _OWN = [*_own_models()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('build', mostly_full(_OWN[1:2], _OWN))
 def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
   model, task = built(build), _task(4, 0.5)
