@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from zoo.config.building import Config
 from zoo.config.sharding import make_mesh, on_mesh, replicate
-from zoo.config.validation import validate
 from zoo.training.compilation import make_training
+from zoo.training.validation import validate
 
 
 class Timing(NamedTuple):

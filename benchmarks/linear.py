@@ -39,10 +39,10 @@ from zoo.core.errors import check_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention
+from zoo.objectives.base import sample
 from zoo.reports.plots import Panel, plot_panels, series
 from zoo.reports.style import BLUE, VERMILION, Ax
 from zoo.tasks import LinearRegression
-from zoo.training.objective import sample
 from zoo.training.records import read_lines
 from zoo.training.run import train
 from zoo.training.sweeps import at_point, grid, sweep

@@ -29,7 +29,7 @@ from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention, TokenModel
-from zoo.training.objective import make_objective, numbers_of
+from zoo.objectives import build_objective, numbers_of
 from zoo.training.summary import product_flops
 
 _SIZE = 2048  # The matrices of `matmul` have so many rows and columns.
@@ -104,7 +104,7 @@ class PlainProgram:
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
     task = build_task(config)
-    self._objective = make_objective(config, task, False)
+    self._loss = build_objective(config, task, self._model).loss
     self._numbers = numbers_of(task)
     self._step = nnx.jit(self._update)
     self._steps_done = 0
@@ -114,7 +114,7 @@ class PlainProgram:
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
     def loss(weights: Any) -> jax.Array:
-      return self._objective(nnx.merge(graph, weights, rest), key, self._numbers)
+      return self._loss(nnx.merge(graph, weights, rest), key, self._numbers)
 
     return jax.value_and_grad(loss)(weights)
 
@@ -128,7 +128,7 @@ class PlainProgram:
     return loss
 
   def _update(self, model: Any, optimizer: nnx.Optimizer, key: jax.Array) -> jax.Array:
-    loss, grads = nnx.value_and_grad(self._objective)(model, key, self._numbers)
+    loss, grads = nnx.value_and_grad(self._loss)(model, key, self._numbers)
     optimizer.update(model, grads)
     return loss
 

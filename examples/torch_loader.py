@@ -18,8 +18,6 @@ def load(path):
   with safe_open(path, 'pt') as file:
     config = json.loads(file.metadata()['icl_zoo'])['config']['model']
     w = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-  # Configs from before there were these two fields have their defaults.
-  config = {'head': 'point', 'read_in': 'flat', **config}
   if {name: config.get(name) for name in NEEDED} != NEEDED:
     raise ValueError(f'the model is {config}; it must be {NEEDED}')
 

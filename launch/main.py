@@ -21,10 +21,10 @@ from absl import flags, logging
 import zoo
 from launch import cli, config_flag
 from zoo.config.building import Config
-from zoo.config.validation import check_fields
 from zoo.core.errors import UserError
 from zoo.host import processes
 from zoo.host.files import user_path
+from zoo.training.validation import check_fields
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(

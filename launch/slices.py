@@ -17,10 +17,10 @@ from jax.experimental import topologies
 
 from zoo.config.building import Config
 from zoo.config.sharding import make_mesh, mesh_shape, on_mesh, replicated
-from zoo.config.validation import validate
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
 from zoo.training.compilation import make_training
+from zoo.training.validation import validate
 
 GIB = 2**30  # bytes
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'

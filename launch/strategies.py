@@ -153,7 +153,7 @@ def _show_run(checkpoint: str) -> None:
 
 
 def _show_sweep() -> None:
-  from zoo.config.validation import check_fields
+  from zoo.training.validation import check_fields
 
   config = config_flag.get(_CONFIG)
   check_fields(config)

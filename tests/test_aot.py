@@ -12,6 +12,7 @@ from tests.compare import refuses
 from tests.launch.processes import launch, run
 from tests.marks import mostly_full
 from tests.training.runs import small_config
+from zoo.core.errors import CONSTRAINTS
 
 needs_libtpu = pytest.mark.skipif(
   importlib.util.find_spec('libtpu') is None,
@@ -218,7 +219,7 @@ def test_a_mistake_is_one_line(cache):
 
 def test_without_libtpu_the_extra_is_named(monkeypatch, unchecked):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  with refuses("pip install -c constraints.txt -e '.[tpu]'"):
+  with refuses(f"pip install -c {CONSTRAINTS} -e '.[tpu]'"):
     slices.report(small_config(), 'v5e:4x8')
 
 

@@ -88,6 +88,7 @@ def test_an_argument_without_a_default_needs_a_value_unless_it_may_be_none(regis
     assert model.width is None
 
 
+@pytest.mark.slow
 def test_only_tabular_reads_one_class_more_as_a_number_and_classes(register):
   def classes(self, num_features, num_outputs, num_classes=2, *, rngs):
     self.num_classes = num_classes

@@ -168,9 +168,14 @@ def test_the_table_has_a_row_for_each(compared):
   assert all(len(row) == len(header) for row in rows)
   assert rows[0][3] == ''  # the model minus itself
   mean, stderr = by_name['model']['mean'][-1], by_name['model']['standard_error'][-1]
-  assert (
-    rows[0][1] == f'{mean:.4f} ± {stats.t.ppf(0.975, _N - 1) * stderr:.4f}'
-  )  # half of a 95 % interval
+  assert rows[0][1] == f'{mean:.4f} ± {stats.t.ppf(0.975, _N - 1) * stderr:.4f}'
+
+
+@pytest.mark.parametrize(('fewest', 'half'), [(1024, '± 95 %'), (1023, '± t·s.e.')])
+def test_one_mean_over_few_prompts_is_enough_to_call_it_no_95_percent(fewest, half):
+  few: Any = _curve([1.0], [0.1], (0.0, 0.1)) | {'num_prompts': fewest}
+  _, header = table_of({'model': _curve([1.0], [0.1]), 'slow': few})
+  assert header[1] == f'loss {half}'
 
 
 def _curve(mean, error, paired=None) -> Any:

@@ -357,6 +357,5 @@ def test_a_prediction_with_an_axis_too_many_is_refused(unchecked):
   with refuses('has the shape', 'it must be'):
     zoo.curve(column, task, num_prompts=16)
   kinds = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
-  few = kinds.sample(jax.random.key(0), 8)
   with refuses('the prediction has the shape (8,)'):
-    kinds.loss(few.y_query[:, 0], few.y_query)
+    kinds.loss(np.zeros(8, np.float32), np.zeros((8, kinds.num_outputs), np.float32))

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 from tests.compare import refuses
+from tests.marks import mostly_slow
 from zoo.core import distributions
 from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture, Mixture
 
@@ -37,7 +38,7 @@ def _distributions():
   }
 
 
-KINDS = list(_distributions())
+KINDS = mostly_slow(['mixture', 'bars'], _distributions())
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -48,22 +49,28 @@ def test_the_parts_of_a_distribution_agree(kind):
   # by 5e-4 in probability, and by at most three such in the sum; moments weigh them by
   # y and y², which are at most 4 at the jumps.
   grid = np.linspace(-60, 60, 240_001)
-  middles = jnp.asarray((grid[1:] + grid[:-1]) / 2, jnp.float32)
+  middles = ((grid[1:] + grid[:-1]) / 2).astype(np.float32)
   width = grid[1] - grid[0]
-  on_grid = jnp.broadcast_to(middles[:, None], (len(middles), B))
-  density = np.exp(np.asarray(jax.vmap(distribution.log_prob)(on_grid), np.float64))
-  below = np.asarray(jax.vmap(distribution.cdf)(on_grid))
+  on_grid = np.broadcast_to(middles[:, None], (len(middles), B))
+
+  @jax.jit
+  def computed(label, on_grid):
+    values = jax.vmap(label.log_prob)(on_grid), jax.vmap(label.cdf)(on_grid)
+    return *values, label.mean, label.std
+
+  log_density, below, own_mean, own_std = computed(distribution, on_grid)
+  density = np.exp(np.asarray(log_density, np.float64))
   y = np.asarray(middles, np.float64)[:, None]
   np.testing.assert_allclose(density.sum(0) * width, 1, atol=2e-3)
   mass_below = np.cumsum(density, axis=0) * width - density * width / 2
   np.testing.assert_allclose(below, mass_below, atol=2e-3)
   mean = (y * density).sum(0) * width
   variance = (np.square(y - mean) * density).sum(0) * width
-  np.testing.assert_allclose(distribution.mean, mean, atol=5e-3)
-  np.testing.assert_allclose(distribution.std, np.sqrt(variance), atol=5e-3)
+  np.testing.assert_allclose(own_mean, mean, atol=5e-3)
+  np.testing.assert_allclose(own_std, np.sqrt(variance), atol=5e-3)
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', mostly_slow(['gaussian'], _distributions()))
 def test_numbers_are_one_for_each_prompt_or_one_for_all(kind, unchecked):
   label = _distributions()[kind]
   number = label.mean.shape[0]
@@ -85,24 +92,32 @@ def test_numbers_are_one_for_each_prompt_or_one_for_all(kind, unchecked):
 @pytest.mark.parametrize('kind', KINDS)
 def test_quantiles_invert_the_cdf(kind):
   distribution = _distributions()[kind]
-  for p in 1e-4, 0.02, 0.31, 0.5, 0.77, 0.9999:
-    # Near 1 float32 tells probabilities apart to 6e-8, which p = 1e-4 has to spare.
-    below = distribution.cdf(distribution.quantile(p))
-    np.testing.assert_allclose(below, p, rtol=1e-4, atol=3e-7)
-  of_each = jnp.asarray([0.1, 0.5, 0.9])
-  quantiles = distribution.quantile(of_each)
-  for i, p in enumerate((0.1, 0.5, 0.9)):
-    np.testing.assert_allclose(quantiles[i], distribution.quantile(p)[i], rtol=1e-6)
+  some = np.array([1e-4, 0.02, 0.31, 0.5, 0.77, 0.9999, 0.1, 0.9], np.float32)
+  of_each = np.array([0.1, 0.5, 0.9], np.float32)
+
+  @jax.jit
+  def computed(label, some, of_each):
+    quantiles = jax.vmap(label.quantile)(some)
+    return jax.vmap(label.cdf)(quantiles), quantiles, label.quantile(of_each)
+
+  below, quantiles, found = computed(distribution, some, of_each)
+  # Near 1 float32 tells probabilities apart to 6e-8, which p = 1e-4 has to spare.
+  expected = np.broadcast_to(some[:, None], below.shape)
+  np.testing.assert_allclose(below, expected, rtol=1e-4, atol=3e-7)
+  alone = quantiles[np.array([6, 3, 7]), np.arange(3)]
+  np.testing.assert_allclose(found, alone, rtol=1e-6)
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', mostly_slow(['bars'], _distributions()))
 def test_draws_have_the_distribution(kind):
   """A Kolmogorov-Smirnov test of 4,000 draws for each prompt."""
-  distribution = _distributions()[kind]
-  keys = jax.random.split(jax.random.key(0), 4000)
-  drawn = jax.vmap(distribution.sample)(keys)
-  shares = np.asarray(jax.vmap(distribution.cdf)(drawn))
-  for column in shares.T:
+
+  @jax.jit
+  def shares(label):
+    keys = jax.random.split(jax.random.key(0), 4000)
+    return jax.vmap(label.cdf)(jax.vmap(label.sample)(keys))
+
+  for column in np.asarray(shares(_distributions()[kind])).T:
     assert scipy.stats.kstest(column, 'uniform').pvalue > 1e-3
 
 
@@ -139,11 +154,15 @@ def test_a_known_label_has_the_standard_deviation_zero():
     Gaussian(jnp.array([1.0]), jnp.array([0.0])),
     GaussianMixture(jnp.array([[0.0]]), jnp.array([[1.0]]), jnp.array([[0.0]])),
   ):
-    assert known.log_prob(jnp.array([1.0])).tolist() == [np.inf]
-    assert known.log_prob(jnp.array([1.1])).tolist() == [-np.inf]
-    assert known.cdf(jnp.array([1.0])).tolist() == [1.0]
-    assert known.cdf(jnp.array([0.9])).tolist() == [0.0]
-    assert known.quantile(0.2).tolist() == [1.0]
+
+    @jax.jit
+    def computed(label, y):
+      return label.log_prob(y), label.cdf(y), label.quantile(0.2)
+
+    found = [computed(known, jnp.array([y])) for y in (0.9, 1.0, 1.1)]
+    assert [float(density[0]) for density, *_ in found] == [-np.inf, np.inf, -np.inf]
+    assert [float(below[0]) for _, below, _ in found] == [0.0, 1.0, 1.0]
+    assert found[0][2].tolist() == [1.0]
 
 
 def test_a_component_that_is_left_out_has_no_part_in_the_density():
@@ -162,16 +181,15 @@ def test_a_standard_deviation_that_is_nan_is_not_taken_for_zero():
 def test_gradients_of_the_log_density_are_finite():
   """They are checked at labels in each bar, against differences."""
   logits, edges = jnp.asarray(_normal(5, 1, 5)), jnp.array([-3.0, -1, -0.5, 0.5, 2, 5])
+  gradient_of = jax.jit(
+    jax.grad(lambda logits, y: Bars(logits, edges).log_prob(y[None])[0])
+  )
+  p = scipy.special.softmax(logits, axis=-1)
   for y in -40.0, -2.0, -0.7, 0.0, 1.0, 4.0, 60.0:
-
-    def log_prob(logits, y=y):
-      return Bars(logits, edges).log_prob(jnp.array([y]))[0]
-
-    gradient = jax.grad(log_prob)(logits)
-    p = jax.nn.softmax(logits)
+    gradient = gradient_of(logits, np.float32(y))
     # ∂ log p_i / ∂ logit_j is 1[i = j] − p_j, wherever y lies within the bar.
     i = int(np.searchsorted([-1.0, -0.5, 0.5, 2.0], y, side='right'))
-    np.testing.assert_allclose(gradient, jnp.eye(5)[i][None] - p, atol=1e-6)
+    np.testing.assert_allclose(gradient, np.eye(5)[i][None] - p, atol=1e-6)
 
 
 def test_classes_have_the_log_probability_of_labels_and_of_probabilities():
@@ -201,19 +219,26 @@ def test_signs_are_two_classes():
 
 
 def test_a_distribution_is_a_pytree_that_programs_return():
-  for kind, distribution in _distributions().items():
+  for kind in 'of both', 'mixture':
+    distribution = _distributions()[kind]
     returned = jax.jit(lambda it: it)(distribution)
     assert returned == distribution, kind
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', mostly_slow(['mixture'], _distributions()))
 def test_an_index_takes_some_of_the_prompts(kind):
   distribution = _distributions()[kind]
-  some = distribution[1:]
-  np.testing.assert_array_equal(some.mean, distribution.mean[1:])
-  np.testing.assert_array_equal(
-    distribution[0].quantile(0.3), distribution.quantile(0.3)[0]
+  computed = jax.jit(
+    lambda label: (
+      label[1:].mean,
+      label.mean,
+      label[0].quantile(0.3),
+      label.quantile(0.3),
+    )
   )
+  some_means, means, first, quantiles = computed(distribution)
+  np.testing.assert_array_equal(some_means, means[1:])
+  np.testing.assert_array_equal(first, quantiles[0])
 
 
 def test_who_has_a_distribution():
@@ -242,29 +267,28 @@ def test_quantiles_near_0_and_1_lie_where_there_is_probability():
   # SciPy's histogram has no half-normal tails, and here both are empty.
   exact = [scipy.stats.rv_histogram((row[0], edges)).ppf(shares[1:-1]) for row in p]
   bars = Bars(log_p, jnp.asarray(edges, jnp.float32))
-  quantile = jax.jit(lambda label, p: label.quantile(p))
-  all_shares = np.broadcast_to(shares, (30, 7))
-  for label in bars, Mixture((bars, bars)):
-    found = quantile(label, all_shares)
-    np.testing.assert_allclose(found[:, 1:-1], exact, atol=1e-5)
-    np.testing.assert_array_equal(found[:, [0, -1]], np.tile([-3, 3], (30, 1)))
+  quantiles = jax.jit(lambda labels, p: [label.quantile(p) for label in labels])
   # A component of the probability 1e-26 lies far away.
   far = GaussianMixture(
     jnp.where(jnp.arange(64) == 63, -60.0, log_p),
     jnp.where(jnp.arange(64) == 63, 1e6, jnp.zeros_like(log_p)),
     jnp.ones_like(log_p),
   )
+  labels = bars, Mixture((bars, bars)), far
+  *both, of_far = quantiles(labels, np.broadcast_to(shares, (30, 7)))
+  for found in both:
+    np.testing.assert_allclose(found[:, 1:-1], exact, atol=1e-5)
+    np.testing.assert_array_equal(found[:, [0, -1]], np.tile([-3, 3], (30, 1)))
   expected = np.append(scipy.stats.norm.ppf(shares[:-1]), np.inf)
-  found = quantile(far, all_shares)
-  np.testing.assert_allclose(found, np.tile(expected, (30, 1)), rtol=1e-5)
+  np.testing.assert_allclose(of_far, np.tile(expected, (30, 1)), rtol=1e-5)
 
 
 def test_known_numbers_are_their_own_ends():
   known, other = jnp.zeros(2), jnp.ones(2)
   both = Mixture((Gaussian(known, known), Gaussian(known, other)))
-  ends = jnp.array([0.0, 1.0])
-  assert both.quantile(ends).tolist() == [-np.inf, np.inf]
-  assert Gaussian(known, known).quantile(ends).tolist() == [0, 0]
   means = jnp.tile(jnp.array([0.0, 3.0]), (2, 1))
   some = GaussianMixture(jnp.zeros((2, 2)), means, jnp.zeros((2, 2)))
-  assert some.quantile(ends).tolist() == [0, 3]
+  labels = both, Gaussian(known, known), some
+  ends = jax.jit(lambda labels, p: [label.quantile(p) for label in labels])
+  found = ends(labels, np.array([0, 1], np.float32))
+  assert np.array(found).tolist() == [[-np.inf, np.inf], [0, 0], [0, 3]]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import zoo
 from tests.launch.processes import ROOT, launch, run
-from tests.marks import FULL
+from tests.marks import FULL, mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays
 
 PAGES = [*ROOT.glob('docs/*.md'), *ROOT.glob('studies/*/*.md')]
@@ -65,7 +65,14 @@ def files_of(page: str) -> list[tuple[str, str]]:
 @pytest.mark.usefixtures('promotion_that_optax_needs', 'unchecked', 'register')
 @pytest.mark.parametrize(
   ('page', 'number'),
-  [(page, number) for page in _COMING_FROM for number in range(len(programs_of(page)))],
+  mostly_full(
+    [('from_pytorch', 2), ('from_pytorch', 3)],
+    [
+      (page, number)
+      for page in _COMING_FROM
+      for number in range(len(programs_of(page)))
+    ],
+  ),
 )
 def test_a_program_of_a_page_of_coming_from_prints_what_it_says(
   page, number, tmp_path, monkeypatch, capsys
@@ -209,7 +216,7 @@ def test_the_code_of_a_page_prints_what_it_says(
 @pytest.mark.parametrize(
   ('name', 'num_pictures'),
   [
-    pytest.param('probing_by_example.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('probing_by_example.ipynb', 2, marks=FULL),
     pytest.param('inside_by_example.ipynb', 3, marks=FULL),
     pytest.param('dynamics_by_example.ipynb', 2, marks=FULL),
     pytest.param('own_model.ipynb', 1, marks=FULL),
@@ -278,6 +285,7 @@ def outside(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_mixers_of_ones_own_keep_the_contract(register, unchecked):
   text = (ROOT / 'docs' / 'mixers.md').read_text()
   programs = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
@@ -290,6 +298,7 @@ def test_mixers_of_ones_own_keep_the_contract(register, unchecked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=softmax_config.py:smoke',)
   answer = launch(*arguments, cache=cache, cwd=outside)
@@ -309,6 +318,7 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_task_outside_the_package_trains(outside, cache):
   arguments = (
     '--import=my_tasks',
@@ -320,6 +330,7 @@ def test_a_task_outside_the_package_trains(outside, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
   ('page', 'number'), [('models_and_tasks', 3), ('tasks_of_your_own', 3)]
 )

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from flax import nnx
 
 import studies
 import zoo
+from tests.marks import FULL, SLOW
 
 # What needs an extra.
 _NEED_EXTRAS = {
@@ -22,15 +24,78 @@ _NEED_EXTRAS = {
   'studies.llm.language_model',
   'zoo.training.wandb_writer.WandbWriter',
 }
-# They run the circuits of a trained model, compile a risk in float64, and train.
+# Examples of these packages sample tasks, and build, run or train models.
+_SLOW_PACKAGES = (
+  *('zoo.measure.', 'zoo.mixers.', 'zoo.models.', 'zoo.probing.', 'zoo.sklearn.'),
+  *('zoo.tasks.', 'zoo.training.'),
+)
+# Of the others, these took 0.2 s or more with an empty cache of programs.
 _SLOW = {
-  'zoo.probing.inside.circuits.circuit',
+  'studies.runner.load',
+  'zoo',
+  'zoo.core.distributions.Bars',
+  'zoo.core.distributions.Gaussian',
+  'zoo.core.distributions.NumberOrClass',
+  'zoo.core.learning_rule.LearningRule',
+  'zoo.core.losses.cross_entropy',
+  'zoo.core.protocols.BaseTask',
+  'zoo.core.protocols.BaseTask.redraw',
+  'zoo.core.protocols.Model',
+  'zoo.create_model',
+  'zoo.create_task',
+  'zoo.estimators.baselines.Averaging',
+  'zoo.estimators.baselines.Baseline',
+  'zoo.estimators.baselines.NearestNeighbours',
+  'zoo.estimators.baselines.OfClasses',
+  'zoo.estimators.baselines.OfSigns',
+  'zoo.estimators.linear.Estimator',
+  'zoo.estimators.linear.GDBeta',
+  'zoo.estimators.linear.Ridge',
+  'zoo.estimators.linear.bayes',
+  'zoo.storage.loading.SavedModel.untrained',
+  'zoo.storage.loading.load',
+  'zoo.storage.saving.export',
+  'zoo.storage.saving.save',
+  'zoo.theory.certificates.certificate',
+  'zoo.theory.constructions.deep_gradient_descent',
+  'zoo.theory.constructions.gd_transformer',
+  'zoo.theory.constructions.ltb_from_yq_lsa',
+  'zoo.theory.constructions.multi_head_lsa',
+  'zoo.theory.constructions.multi_head_lsa_for_signs',
+  'zoo.theory.constructions.yq_lsa_from_ltb',
+  'zoo.theory.deep.gd_plus_plus.gd_plus_plus_optimum',
+  'zoo.theory.deep.sampled.sample_contexts',
   'zoo.theory.deep.sampled.sampled_risk',
+  'zoo.theory.dynamics.curvature.curvature',
+  'zoo.theory.dynamics.flow.descent',
+  'zoo.theory.dynamics.flow.gradient_flow',
+  'zoo.theory.dynamics.flow.gradient_flows',
+  'zoo.theory.exact._form_risks',
+  'zoo.theory.exact.exact_curve',
+  'zoo.theory.exact.exact_form',
+  'zoo.theory.exact.exact_form_risks',
+  'zoo.theory.exact.exact_risk',
+  'zoo.theory.exact.exact_risks',
+  'zoo.theory.exact.excess_risk',
+  'zoo.theory.exact.form_risk',
+  'zoo.theory.research.asymptotic.softmax_pair',
+  'zoo.theory.risk.population_risk',
+  'zoo.theory.sequential._curve',
+  'zoo.theory.sequential.recurrence_curve',
+  'zoo.theory.trust.check_rule',
+}
+# The dearest of all, and those of probing, which load and run trained models.
+_FULL_PACKAGES = ('zoo.probing.',)
+_FULL = {
+  'studies.runner.load',
+  'zoo.measure.contracts.tasks.check_task',
+  'zoo.models.tabular.Tabular',
+  'zoo.tasks.tabular.Tabular',
+  'zoo.training.hooks.Hook',
   'zoo.training.run_plots.plot_examples',
   'zoo.training.run_plots.plot_sweep',
   'zoo.training.sweeps.run.sweep',
 }
-_MARKS = pytest.mark.slow, pytest.mark.timeout(900)
 
 
 def _modules() -> list[types.ModuleType]:
@@ -47,10 +112,16 @@ def _examples() -> list[Any]:
   finder = doctest.DocTestFinder()
   found = [test for module in _modules() for test in finder.find(module)]
   return [
-    pytest.param(test, id=test.name, marks=_MARKS if test.name in _SLOW else [])
+    pytest.param(test, id=test.name, marks=_marks(test.name))
     for test in found
     if test.examples and test.name not in _NEED_EXTRAS
   ]
+
+
+def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
+  if name.startswith(_FULL_PACKAGES) or name in _FULL:
+    return *FULL, pytest.mark.timeout(900)
+  return [SLOW] if name.startswith(_SLOW_PACKAGES) or name in _SLOW else []
 
 
 @pytest.mark.parametrize('example', _examples())

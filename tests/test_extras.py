@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.launch.processes import ROOT
+from zoo.core.errors import CONSTRAINTS
 
 PROGRAM = """
 import sys
@@ -40,7 +41,7 @@ def test_without_the_extras_one_line_says_how_to_get_them():
   of_llm, of_sklearn = done.stdout.splitlines()
   name, _, rest = of_llm.partition(' ')
   assert name in ('torch', 'transformers', 'gguf')
-  command = 'pip install -c constraints.txt -e'
+  command = f'pip install -c {CONSTRAINTS} -e'
   assert rest == f"is not installed; language models need {command} '.[llm]'"
   assert of_sklearn == (
     'scikit-learn is not installed; zoo.Regressor and zoo.Classifier need '

@@ -5,12 +5,7 @@ import pytest
 from configs import common
 from launch import config_flag
 from tests.compare import refuses
-from zoo.config.fields import (
-  FIELDS,
-  FORMER_FIELDS,
-  check_field,
-  may_change,
-)
+from zoo.config.fields import FIELDS, check_field, may_change
 
 
 def test_a_config_has_the_fields_of_the_list_with_their_defaults():
@@ -50,13 +45,11 @@ def test_a_field_may_be_none_if_that_is_its_default():
     check_field('train.num_steps', None)
 
 
-def test_more_steps_allow_more_changes_and_former_fields_are_always_free():
+def test_more_steps_allow_more_changes():
   assert may_change(more_steps=True) - may_change(more_steps=False) == {
     'optimizer.warmup_steps',
     'train.num_steps',
   }
-  assert {*FORMER_FIELDS} <= may_change(more_steps=False)
-  assert not {*FORMER_FIELDS} & FIELDS.keys()
 
 
 def test_the_help_of_the_config_flag_lists_each_field_with_its_comment():

@@ -9,17 +9,17 @@ import pytest
 import configs
 from tests.compare import refuses
 from tests.marks import SLOW
-from zoo.config.building import within_memory
+from zoo.config.building import abstract_model, num_weights, within_memory
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.core.errors import RunError, UserError
 from zoo.host.interruption import Interruption
 from zoo.models import DeepLSA
-from zoo.training import compilation, train
+from zoo.training import compilation, run, train
 from zoo.training.compilation import compile_training, make_training
 from zoo.training.evaluation import Measured
 from zoo.training.loop import Loop, _Call
 from zoo.training.run import checked_state
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -67,6 +67,7 @@ def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
     validate(config)
 
 
+@pytest.mark.slow
 def test_a_program_that_the_compiler_refuses_is_one_line(monkeypatch):
   def fail(*_, **__):
     raise exhausted('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.')
@@ -89,11 +90,26 @@ def test_memory_that_is_missing_only_while_a_step_computes_is_one_line(monkeypat
     steps._fetch(_Call(0.0, 1, {}, Measured()))
 
 
+@pytest.mark.slow
 def test_weights_that_no_memory_holds_are_refused_before_anything_is_written(tmp_path):
   config = config_of('multi_head_lsa', model__num_heads=10**11)
   with refuses('the memory is not enough', 'or config.model, or raise'):
     train(config, tmp_path / 'run')
   assert not list(tmp_path.iterdir())
+
+
+def test_weights_gradients_and_moments_are_compared_with_the_memory(
+  tmp_path, monkeypatch
+):
+  """Adam has two moments for each weight, and counters of a few bytes."""
+  config = config_of('multi_head_lsa', model__num_heads=4)
+  least = 4 * 4 * num_weights(abstract_model(config))
+  monkeypatch.setattr(run, 'memory_of', lambda device: least - 1)
+  with refuses('the memory is not enough: the weights, their gradients', 'GiB'):
+    train(config, tmp_path / 'run')
+  assert not list(tmp_path.iterdir())
+  monkeypatch.setattr(run, 'memory_of', lambda device: least + 100)
+  checked_state(make_training(config, make_mesh(config)))
 
 
 def test_other_errors_are_left_as_they_are():

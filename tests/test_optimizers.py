@@ -18,9 +18,9 @@ from tests.training.test_step import Run
 from zoo.config import optimizers
 from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
 from zoo.training.stacking import make_many
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -297,6 +297,7 @@ def test_the_average_of_schedule_free_is_of_what_is_scaled():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_models_that_are_frozen_in_part_train_side_by_side():
   configs = [_of_transformer(seed=seed) for seed in (0, 1)]
   for config in configs:

@@ -3,15 +3,16 @@
 # The kind of a distribution and the fields of a task follow from its name.
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 
+import itertools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import SLOW, mostly_full, mostly_slow
 from zoo.core.distributions import Classes, Gaussian, GaussianMixture
 from zoo.estimators.linear import Ridge
 from zoo.tasks.base import BAYES
@@ -92,9 +93,14 @@ def _conditional(mean, covariance, noise_std, y):
   return mean[-1] + gain @ (y - mean[:-1]), np.sqrt(max(variance, 0))
 
 
-@pytest.mark.parametrize('length', [0, 2, 5])
 @pytest.mark.parametrize(
-  'name', mostly_slow(['linear with a prior', 'quadratic'], _NORMAL)
+  ('name', 'length'),
+  mostly_full(
+    [*itertools.product(['linear with a prior', 'quadratic'], [0, 2, 5])],
+    _NORMAL,
+    [0, 2, 5],
+    slow=[(name, 2) for name in list(_NORMAL)[2:] if name != 'quadratic'],
+  ),
 )
 def test_the_posterior_of_normal_labels_is_the_conditional_normal(name, length):
   make, joint = _NORMAL[name]
@@ -112,6 +118,7 @@ def test_the_posterior_of_normal_labels_is_the_conditional_normal(name, length):
     np.testing.assert_allclose([said.mean[i], said.std[i]], expected, 1e-4, 1e-4)
 
 
+@pytest.mark.slow
 def test_a_kernel_has_the_conditional_normal_of_its_covariance():
   task = zoo.create_task(
     'relu_network', num_features=_D, context_length=4, noise_std=0.3, output_mean=0.5
@@ -131,12 +138,19 @@ def test_a_kernel_has_the_conditional_normal_of_its_covariance():
     np.testing.assert_allclose([said.mean[i], said.std[i]], expected, 1e-4, 1e-4)
 
 
-def test_without_noise_a_label_is_known_once_the_examples_determine_it():
-  for name in 'linear_regression', 'rotated_regression', 'quadratic_regression':
-    task = zoo.create_task(name, num_features=_D, context_length=5)
-    prompt = task.sample(jax.random.key(1), _B)
-    assert np.all(np.asarray(_distribution(task, prompt).std) == 0)
-    assert np.all(np.asarray(_distribution(task, prompt.prefix(2)).std) > 0.01)
+_REGRESSIONS = 'linear_regression', 'rotated_regression', 'quadratic_regression'
+
+
+@pytest.mark.parametrize('name', mostly_slow(['linear_regression'], _REGRESSIONS))
+def test_without_noise_a_label_is_known_once_the_examples_determine_it(name):
+  task = zoo.create_task(name, num_features=_D, context_length=5)
+  prompt = task.sample(jax.random.key(1), _B)
+  assert np.all(np.asarray(_distribution(task, prompt).std) == 0)
+  assert np.all(np.asarray(_distribution(task, prompt.prefix(2)).std) > 0.01)
+
+
+@pytest.mark.slow
+def test_without_noise_a_label_is_known_in_every_component():
   sparse = zoo.create_task(
     'sparse_regression', num_features=5, context_length=4, num_nonzero=2
   )
@@ -172,7 +186,7 @@ _SAMPLED = {
     context_length=3,
   ),
 }
-_DRAWS = 200_000
+_DRAWS = 50_000
 
 
 def _parts(task):
@@ -182,22 +196,31 @@ def _parts(task):
   return [(task, 1.0)]
 
 
-@pytest.mark.parametrize('name', mostly_slow(['mixture', 'sparse'], _SAMPLED))
+@pytest.mark.parametrize('name', mostly_slow(['pool'], _SAMPLED))
 def test_the_posterior_weighs_functions_of_the_prior(name):
   task = _SAMPLED[name]()
   prompt = task.sample(jax.random.key(3), _B)
   said = _distribution(task, prompt)
+  if name == 'mixture':
+    assert isinstance(said, GaussianMixture)
+    assert said.means.shape == (_B, 1 + 4 + 2)
+  parts = _parts(task)
+
+  @jax.jit
+  def values_of(keys, x):
+    return [
+      jax.vmap(lambda key, part=part: part.evaluate(part.sample_function(key), x))(keys)
+      for part, _ in parts
+    ]
+
   keys = jax.random.split(jax.random.key(4), _DRAWS)
+  cdf = jax.jit(lambda label, y: label.cdf(y))
   for i in range(_B):
-    x, labels = prompt.features[i], np.asarray(prompt.y[i], np.float64)
+    labels = np.asarray(prompt.y[i], np.float64)
     weights, values, stds = [], [], []
-    for part, share in _parts(task):
-
-      @jax.jit
-      def values_of(keys, x, part=part):
-        return jax.vmap(lambda key: part.evaluate(part.sample_function(key), x))(keys)
-
-      drawn = np.asarray(values_of(keys, x), np.float64)
+    of_parts = values_of(keys, prompt.features[i])
+    for (part, share), drawn in zip(parts, of_parts, strict=True):
+      drawn = np.asarray(drawn, np.float64)
       std = float(part.noise_std)
       density = scipy.stats.norm(drawn[:, :-1], std).pdf(labels).prod(axis=1)
       weights.append(share * density)
@@ -215,7 +238,7 @@ def test_the_posterior_weighs_functions_of_the_prior(name):
     for z in -1.5, -0.3, 0.8, 2.0:
       y = mean + z * spread
       below = weights @ scipy.stats.norm(values, stds).cdf(y)
-      own = float(said[i].cdf(jnp.asarray(y, jnp.float32)))
+      own = float(cdf(said, np.full(_B, y, np.float32))[i])
       assert abs(own - below) < error / 2
 
 
@@ -226,10 +249,11 @@ def _small(name):
 
 
 _WITHOUT_FILES = sorted({*zoo.list_tasks()} - {'arrays'})
-_QUICK = ['linear_regression', 'markov_chain', 'mixture', 'parity', 'sinusoid']
+_QUICK = ['linear_regression', 'markov_chain']
+_SLOW = ['gaussian_clusters', 'mixture', 'parity', 'sinusoid', 'sparse_regression']
 
 
-@pytest.mark.parametrize('name', mostly_slow(_QUICK, _WITHOUT_FILES))
+@pytest.mark.parametrize('name', mostly_full(_QUICK, _WITHOUT_FILES, slow=_SLOW))
 def test_the_distribution_of_a_bayes_predictor_has_its_prediction_as_mean(name):
   task = _small(name)
   baselines = {key: value for key, value in task.baselines().items() if key in BAYES}
@@ -254,17 +278,27 @@ def test_the_distribution_of_a_bayes_predictor_has_its_prediction_as_mean(name):
       np.testing.assert_allclose(said.mean, predictions, atol=1e-5 * scale)
 
 
-def test_one_pass_has_the_distributions_of_every_length():
-  for task in _SAMPLED['mixture'](), _NORMAL['linear'][0](context_length=3):
-    prompt = task.sample(jax.random.key(0), 3)
-    baseline = task.baselines()['bayes']
-    everywhere = jax.jit(baseline.distributions)(prompt)
-    for k in 0, 2, 3:
-      alone = jax.jit(baseline.distribution)(prompt.prefix(k))
-      np.testing.assert_allclose(
-        everywhere[:, k].mean, alone.mean, rtol=1e-4, atol=1e-5
-      )
-      np.testing.assert_allclose(everywhere[:, k].std, alone.std, rtol=1e-4)
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: _NORMAL['linear'][0](context_length=3),
+    pytest.param(_SAMPLED['mixture'], marks=SLOW),
+  ],
+)
+def test_one_pass_has_the_distributions_of_every_length(make):
+  task = make()
+  prompt = task.sample(jax.random.key(0), 3)
+  baseline = task.baselines()['bayes']
+
+  def moments(label):
+    return label.mean, label.std
+
+  means, stds = jax.jit(lambda prompt: moments(baseline.distributions(prompt)))(prompt)
+  at = jax.jit(lambda prompt: moments(baseline.distribution(prompt)))
+  for k in 0, 2, 3:
+    mean, std = at(prompt.prefix(k))
+    np.testing.assert_allclose(means[:, k], mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(stds[:, k], std, rtol=1e-4)
 
 
 def test_a_predictor_of_classes_or_signs_needs_no_method():
@@ -292,9 +326,3 @@ def test_a_baseline_with_a_distribution_predicts_as_one_without():
   task = zoo.create_task('linear_regression', num_features=2, context_length=3)
   names = [*zoo.estimators.baselines.distinct(task.baselines())]
   assert any('bayes' in name.split(', ') and 'ols' in name for name in names)
-
-
-def test_a_mixture_is_one_of_the_components_of_its_parts():
-  said = _distribution(task := _SAMPLED['mixture'](), task.sample(jax.random.key(0), 2))
-  assert isinstance(said, GaussianMixture)
-  assert said.means.shape == (2, 1 + 4 + 2)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 import zoo
 from tests.compiled import counted
+from tests.marks import mostly_full
 from zoo.core import programs
 from zoo.core.programs import compiled
 from zoo.models.transformer import Transformer
@@ -240,18 +241,18 @@ def _cross_validation(model: Any, seed: int) -> Any:
 
 _MEASUREMENTS: dict[str, Callable[[Any, int], Any]] = {
   'predict': lambda model, seed: zoo.predict(model, _prompt(seed)),
+}
+_SLOW: dict[str, Callable[[Any, int], Any]] = {
+  'capture': lambda model, seed: zoo.probing.capture(
+    model, _prompt(seed), ['read_out']
+  ),
   'predict after some examples': lambda model, seed: zoo.predict(
     model, _prompt(seed), np.arange(16) % 5
   ),
   'curve': lambda model, seed: zoo.curve(model, _TASK, 32, seed),
-  'capture': lambda model, seed: zoo.probing.capture(
-    model, _prompt(seed), ['read_out']
-  ),
   'risks': lambda model, seed: zoo.probing.risks(
     model, _TASK.baselines()['gd'], _TASK, 32, seed
   ),
-}
-_SLOW: dict[str, Callable[[Any, int], Any]] = {
   'effects': lambda model, seed: zoo.probing.effects(
     model, _TASK, _prompt(seed), _prompt(seed + 10)
   ),
@@ -271,7 +272,7 @@ _SLOW: dict[str, Callable[[Any, int], Any]] = {
 
 @pytest.mark.parametrize(
   'name',
-  [*_MEASUREMENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in _SLOW)],
+  mostly_full([*_MEASUREMENTS], _SLOW, slow=['curve', 'capture']),
 )
 def test_a_second_call_compiles_nothing_until_a_helper_changes(name, monkeypatch):
   measure = (_MEASUREMENTS | _SLOW)[name]

@@ -1,6 +1,5 @@
 """The configs that ship: what they say, and what they reach."""
 
-import json
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from flax import nnx
 import configs
 from tests.marks import mostly_full
 from zoo.config.building import build_model, build_task
-from zoo.config.saved import differences, to_json
 from zoo.core.registry import MODELS, parameters
 from zoo.training import train, validate
 
@@ -54,6 +52,7 @@ def test_clusters_are_the_papers_data():
   validate(config)
 
 
+@pytest.mark.slow
 def test_half_of_the_prompts_of_half_bursty_clusters_have_bursts():
   config = config_of('clusters', 'half_bursty')
   validate(config)
@@ -74,17 +73,9 @@ def test_omniglot_has_as_many_classes_as_there_are_characters():
   assert (task.dataset, config.model.read_in) == ('omniglot', 'convolutional')
 
 
-def test_options_reach_the_model_and_older_runs_lack_them():
+def test_options_reach_the_model():
   config = config_of('transformer', 'smoke')
-  older = json.loads(to_json(config))
-  for field in ('guess_weights', 'guess_bias', 'hidden_features', 'num_trained_loops'):
-    del older['model'][field]
-  del older['model']['mixer_options']
-  assert differences(older, config) == []
-  config.model.guess, config.model.guess_bias = 'fixed', 0.5
   config.model.hidden_features = 7
-  (difference, *_) = differences(older, config)
-  assert difference == "model.guess ('zero' there, 'fixed' here)"
   model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   assert model.layers[0].feed_forward.up.kernel.shape == (64, 7)
 

@@ -76,7 +76,7 @@ def assert_shows(block, printed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # two trainings and a probe, with all of XLA's effort
-@pytest.mark.parametrize('page', mostly_full(['concepts'], _PAGES))
+@pytest.mark.parametrize('page', mostly_full([], ['concepts', *_PAGES]))
 def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
   # `launch.results` reads docs and studies, and `launch.benchmark` needs benchmarks.
   for name in 'checkpoints', 'launch', 'configs', 'docs', 'studies', 'benchmarks':
@@ -151,6 +151,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_every_public_name_is_in_the_reference(site):
   from sphinx.util.inventory import InventoryFile  # pyright: ignore
 

@@ -125,13 +125,3 @@ def test_a_config_made_in_python_may_have_another_task():
     zoo.default_config('yqlsa')
   with refuses("did you mean 'logistic_regression'"):
     zoo.default_config('yq_lsa', 'logistic')
-
-
-@pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_a_config_made_in_python_is_trained(tmp_path):
-  config = zoo.default_config('yq_lsa')
-  config.train.num_steps, config.train.batch_size = 2, 16
-  config.eval.num_batches, config.eval.num_compared = 0, 0
-  summary = zoo.train(config, tmp_path)
-  assert summary is not None
-  assert summary['step'] == 2

@@ -156,6 +156,7 @@ def test_what_a_program_has_closed_over_is_itself_in_another_precision():
     assert theory.exact_risk(rule, task) > 0
 
 
+@pytest.mark.slow
 def test_tasks_are_mapped_over():
   tasks = [_linear(prior_mean=mean, noise_std=std) for mean, std in ((0, 0.5), (2, 0))]
   stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(_as_floats, tasks))
@@ -247,6 +248,7 @@ def test_a_subclass_of_a_task_is_sampled_as_itself_and_theory_does_not_cover_it(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_subclass_of_a_task_is_trained_as_itself(tmp_path):
   def sevens(self, key):

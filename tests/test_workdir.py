@@ -90,6 +90,7 @@ HOLD = (
 )
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_process_that_was_killed_is_free_at_once(tmp_path):
   words = [sys.executable, '-c', HOLD, str(tmp_path)]
   pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'text': True}

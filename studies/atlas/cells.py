@@ -21,7 +21,6 @@ from studies.atlas.notes import MOST_STEPS, Found, Settings, read_notes, write_n
 from studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
 from zoo.config.building import Config, abstract_model, build_task
 from zoo.config.sharding import State, on_mesh, replicate
-from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null
@@ -37,6 +36,7 @@ from zoo.training.stacking import (
   stream_keys,
   unstack,
 )
+from zoo.training.validation import validate
 
 _CHUNK = 100  # steps between two checks for SIGTERM and Ctrl-C
 _LANES = search.AT_ONCE  # the number of models that train side by side

@@ -45,9 +45,7 @@ class Settings(NamedTuple):
   @property
   def key(self) -> str:
     """The settings that must not change in a folder. Larger budgets may be added."""
-    # Folders from before there was this number have one seed, and a key without it.
-    searched = [self.search_seeds] if self.search_seeds > 1 else []
-    return json.dumps([self.scale, self.seeds, self.budgets[0], *searched])
+    return json.dumps([self.scale, self.seeds, self.budgets[0], self.search_seeds])
 
 
 @dataclasses.dataclass
@@ -151,9 +149,8 @@ def read_notes(
   notes = read_json(folder / _FILE, Notes)
   if notes.settings != new.settings:
     raise UserError(
-      f'{folder} was trained with the scale, seeds and smallest budget (and number of '
-      f'seeds of the search, if several) {notes.settings}, not {new.settings}; give '
-      'another --out'
+      f'{folder} was trained with the scale, seeds, smallest budget and number of '
+      f'seeds of the search {notes.settings}, not {new.settings}; give another --out'
     )
   if notes.digest != new.digest:
     raise UserError(

@@ -36,7 +36,6 @@ from zoo.storage.workdir import occupied, open_workdir
 
 _KIND = 'language-model experiment'  # the kind of the folder, for error messages
 _SUMMARY = 'summary.json'
-_OLD_LINES = 'prompts.jsonl'  # a file of an earlier version, which is not read any more
 
 
 class Sources:
@@ -158,11 +157,6 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
     # The checksum is part of the config, so that other data make another run.
     config.benchmark.sha256 = benchmark.sha256
   prepared = Run(config, out, sources, wording)
-  if (out / _OLD_LINES).exists():
-    raise UserError(
-      f'{out / _OLD_LINES} has answers as an earlier version kept them, which this one '
-      'does not read; give another folder'
-    )
   if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # a folder of another run is refused early
     prepared.lines = _read_lines(out, config, prepared.wording)

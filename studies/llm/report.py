@@ -7,6 +7,7 @@ from studies.llm.prompts import WITH, WITHOUT
 from studies.llm.readouts import READOUTS
 from studies.llm.summary import Line, answers
 from zoo.core.tables import format_table
+from zoo.measure.statistics import name_of_half
 from zoo.reports import plots
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
@@ -48,10 +49,11 @@ def table(summary: Mapping[str, Any]) -> str:
   baselines = [
     [_baseline(key, metric), _loss(summary['baselines'][key])] for key in _BASELINES
   ]
+  half = name_of_half(summary['num_prompts'])
   return '\n\n'.join(
     [
-      f'{metric} ± 95 % of {summary["model"]} on {summary["num_prompts"]} prompts, and '
-      f'differences with 95 %\n{summary["num_examples"]} examples each, from '
+      f'{metric} {half} of {summary["model"]} on {summary["num_prompts"]} prompts, and '
+      f'differences [{half}]\n{summary["num_examples"]} examples each, from '
       f'{summary["context_split"]}; guesses: {changes}',
       format_table(rows, _HEADER),
       format_table(baselines),
@@ -91,6 +93,7 @@ def plot(summary: Mapping[str, Any], lines: Sequence[Line]) -> plots.Plot:
     The plot. Its third panel is left out if labels are classes.
   """
   names, metric = tuple(READOUTS.values()), summary['metric']
+  half = name_of_half(summary['num_prompts'])
   without, with_guess = (summary['arms'][arm].values() for arm in (WITHOUT, WITH))
   losses = [
     _points('without guess', VERMILION, -0.1, without, 'loss'),
@@ -106,8 +109,10 @@ def plot(summary: Mapping[str, Any], lines: Sequence[Line]) -> plots.Plot:
     plots.level('no difference', 0.0, _ACROSS),
   ]
   panels = [
-    plots.Panel('a', 'readout', f'{metric}, 95 %', tuple(losses), x_names=names),
-    plots.Panel('b', 'readout', 'difference, 95 %', tuple(differences), x_names=names),
+    plots.Panel('a', 'readout', f'{metric} {half}', tuple(losses), x_names=names),
+    plots.Panel(
+      'b', 'readout', f'difference {half}', tuple(differences), x_names=names
+    ),
   ]
   if metric == 'mean squared error':
     panels.append(_answers_against_guesses(lines))

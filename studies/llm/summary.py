@@ -105,7 +105,7 @@ def _readouts(
     mean = _mean(values, 'loss')
     num = mean.pop('num')
     numbers[r] = {'num_parsed': num, 'parse_rate': num / len(lines), **mean}
-  masses = [line['arms'][arm]['expected'].get('mass', 0.0) for line in lines]
+  masses = [line['arms'][arm]['expected']['mass'] for line in lines]
   numbers['expected']['mass'] = float(np.mean(masses))
   return numbers
 

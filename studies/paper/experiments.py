@@ -360,7 +360,7 @@ EXPERIMENTS = (
     'lower error than without.',
     figures=('6',),
     note='For free answers, on the prompts that have both, which may be a selection. '
-    'It holds for the model that was run if the 95 % interval of the difference is '
+    'It holds for the model that was run if the interval of the difference is '
     'below 0. For another model than the two of the paper this only means that the '
     'difference has the same sign. A guess can be copied: see the next claim.',
   ),

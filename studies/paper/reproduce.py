@@ -33,7 +33,7 @@ _FIGURE_6 = (
   'Figure 6. Initial guesses in a language model',
   'A language model asked with and without the guesses of a small model: (a) the error '
   'by readout; (b) differences on the same prompts; (c) the answers against the guess '
-  'of the query, with 95 % intervals.',
+  'of the query, ± the standard error times Student’s t.',
 )
 
 

@@ -226,8 +226,7 @@ def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
 
 def least_examples(config: Config, task: Task) -> int:
   """Returns the fewest examples after which a run was trained to predict."""
-  # The config may be that of `zoo.save`, with a model and a task alone, or older than
-  # these fields.
+  # The config may be that of `zoo.save`, with a model and a task alone.
   objective = config.get('objective', {})
   if objective.get('positions', 'query') == 'every':
     return 0

@@ -298,7 +298,7 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
   for seeds, budgets in ((0, 1, 2), (1e5,)), ((0, 1), (4e5,)):
     settings = Settings('laptop', seeds, budgets)
     other = more._replace(settings=lambda cell, settings=settings: settings)
-    with refuses('was trained with the scale, seeds and smallest budget'):
+    with refuses('was trained with the scale, seeds, smallest budget'):
       atlas.run(other, tmp_path / 'parts', '')
 
 

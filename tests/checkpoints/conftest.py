@@ -3,13 +3,15 @@ import shutil
 
 import pytest
 
-from tests.checkpoints.states import save
 from tests.launch.conftest import call as call
 
 
 @pytest.fixture(scope='session')
 def three_steps(tmp_path_factory):
   """The workdir of a run that has saved its steps 1, 2 and 3."""
+  # What this file imports is imported before XLA has its flags, and starts JAX.
+  from tests.checkpoints.states import save
+
   workdir = tmp_path_factory.mktemp('three_steps')
   save(workdir, 1, 2, 3)
   return workdir

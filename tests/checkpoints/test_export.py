@@ -14,6 +14,7 @@ import zoo
 from tests.checkpoints.test_loading import assert_same
 from tests.checkpoints.test_saving import Scaled
 from tests.compare import refuses
+from tests.compiled import predict_all
 from tests.settings import config_for
 from tests.trees import ROOT
 from tests.weights import drawn
@@ -47,15 +48,6 @@ def test_a_flipped_bit_is_found(file, tmp_path):
   path.write_bytes(content)
   with pytest.raises(zoo.RunError, match='is damaged: the checksum of its arrays'):
     zoo.load(path)
-
-
-def test_a_file_of_an_older_version_has_no_checksum(file, tmp_path):
-  with safetensors.safe_open(file, framework='numpy') as opened:
-    metadata, arrays = opened.metadata(), opened.get_tensors()
-  del metadata['icl_zoo_sha256']
-  path = tmp_path / 'old.safetensors'
-  path.write_bytes(safetensors.numpy.save(arrays, metadata))
-  assert_same(zoo.load(path).model, zoo.load(file).model)
 
 
 def test_what_is_loaded_is_saved_as_it_is(tmp_path, unchecked):
@@ -143,7 +135,7 @@ def test_a_file_of_something_else_is_named(file, tmp_path):
   with refuses("no model of ICL Zoo: its metadata have no entry 'icl_zoo'"):
     zoo.load(path)
   safetensors.numpy.save_file({'w': np.zeros(3)}, path, {'icl_zoo': '{"format": 1}'})
-  with pytest.raises(zoo.RunError, match='is damaged: its metadata'):
+  with pytest.raises(zoo.RunError, match='is damaged: the checksum of its arrays'):
     zoo.load(path)
   content = file.read_bytes()
   for damaged in content[:-1], b'', content[:100]:
@@ -155,26 +147,24 @@ def test_a_file_of_something_else_is_named(file, tmp_path):
   safetensors.numpy.save_file({'w': np.zeros(3)}, path, metadata)
   with pytest.raises(zoo.RunError, match='the checksum of its arrays'):
     zoo.load(path)
-  del metadata['icl_zoo_sha256']
-  safetensors.numpy.save_file({'w': np.zeros(3)}, path, metadata)
-  with refuses('does not fit the model that its config names now: it has w (3,)'):
-    zoo.load(path)
 
 
 @pytest.fixture(scope='module')
 def transformer(tmp_path_factory):
   """The file of the shipped transformer, and prompts with what it predicts."""
+  pytest.importorskip('torch', reason='torch is in the extra llm')
   path = tmp_path_factory.mktemp('files') / 'model.safetensors'
   saved = zoo.load('checkpoints/transformer')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(saving, '_check_predicts_the_same', lambda *arguments: None)
     zoo.export(saved, path)
   prompt = saved.task.sample(jax.random.key(0), 8)
-  return path, prompt, np.asarray(saved.model.predictions(prompt))
+  return path, prompt, np.asarray(predict_all(saved.model, prompt))
 
 
 def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
-  torch = pytest.importorskip('torch', reason='torch is in the extra llm')
+  import torch
+
   from examples import torch_loader
 
   path, prompt, expected = transformer
@@ -189,6 +179,8 @@ def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
     torch_loader.load(other)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_program_of_stablehlo_predicts_what_the_model_does(
   tmp_path, monkeypatch, capsys
 ):

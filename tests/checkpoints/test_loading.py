@@ -14,19 +14,18 @@ import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from orbax.checkpoint import v1 as ocp
 
 import zoo
 from tests.checkpoints.states import files_of, zeros_of
 from tests.compare import refuses
-from tests.compiled import built, predict
+from tests.compiled import predict
 from tests.launch.processes import ROOT, run
 from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo.config.building import abstract_model
 from zoo.storage import loading
 from zoo.storage.checkpoints import Checkpoints, run_metadata
-from zoo.storage.steps import damage_of, write_sums
+from zoo.storage.steps import damage_of
 
 CONFIG = small_config('multi_head_lsa', model__num_heads=4, mesh__data=4, mesh__model=2)
 WEIGHTS = {
@@ -235,30 +234,6 @@ class Trap:
 
   def __reduce__(self):
     return pathlib.Path.touch, (self.path,)
-
-
-def test_a_step_as_version_0_1_0_wrote_it_opens(tmp_path):
-  """By Orbax's own manager of steps, and `_CHECKPOINT_METADATA` without a checksum."""
-  model = built(lambda: zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0)))
-  context = ocp.Context()
-  handlers = ocp.handlers.local_registry()
-  handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
-  context.checkpointables.registry = handlers
-  metadata = {'format': 1, 'step': 5, **run_metadata(small_config('lsa'))}
-  folder = tmp_path / 'checkpoints'
-  with ocp.training.Checkpointer(str(folder), context=context) as old:
-    items = {'model': nnx.state(model), 'origin': metadata}
-    old.save_checkpointables(5, items)
-  manifest = folder / '5' / 'SHA256SUMS'
-  write_sums(folder / '5')
-  lines = manifest.read_text().splitlines(keepends=True)
-  late = '  _CHECKPOINT_METADATA', '  commit_success.txt'
-  manifest.write_text(
-    ''.join(line for line in lines if not line.strip().endswith(late))
-  )
-  assert_same(zoo.load(tmp_path).model, model)
-  with Checkpoints(tmp_path, 1, metadata) as checkpoints:
-    assert checkpoints.latest == 5
 
 
 def test_a_pickle_or_a_foreign_file_is_never_opened(step_folder, tmp_path):

@@ -14,10 +14,9 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.contracts.classes import C, D, Least, Linear, make_class
-from tests.marks import FULL, SLOW, mostly_full, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.mixers.attention import SoftmaxAttention
@@ -26,6 +25,7 @@ from zoo.tasks.base import dot
 from zoo.training import train
 from zoo.training.compilation import make_training
 from zoo.training.run import checked_state
+from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('register')
 
@@ -318,6 +318,7 @@ def test_predictions_that_are_not_finite_are_named_as_such():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
+@pytest.mark.full
 def test_a_run_in_a_folder_where_nothing_was_saved_is_checked_too(tmp_path):
   """Such a folder is not empty: a first run of other classes has left its log."""
   config = small_config('yq_lsa', optimizer__learning_rate=1e30, train__num_steps=50)
@@ -360,9 +361,9 @@ def _transformer(mixer: str, options: dict[str, Any] | None = None) -> Any:
     (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'gate', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'state', '_Mean.step changes its state from'),
-    (_Mean, 'type', "'int32[]') to ('float32"),
-    (_Mean, 'number', '_Mean.initial_state has the leaf 0.0'),
-    (_Mean, 'alone', '_Mean.step returns a'),
+    pytest.param(_Mean, 'type', "'int32[]') to ('float32", marks=FULL),
+    pytest.param(_Mean, 'number', '_Mean.initial_state has the leaf 0.0', marks=FULL),
+    pytest.param(_Mean, 'alone', '_Mean.step returns a', marks=FULL),
   ],
 )
 def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, unchecked):
@@ -384,9 +385,18 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
       'total',
       "_Looks.attention(tokens) of the mixer 'own' changes with later tokens",
     ),
-    ('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (4, 9, 9)"),
-    ('pair', "_Looks.attention(tokens) of the mixer 'own' has the shape tuple"),
-    ('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
+    pytest.param(
+      *('shape', "_Looks.attention(tokens) of the mixer 'own' has the shape (4, 9, 9)"),
+      marks=FULL,
+    ),
+    pytest.param(
+      *('pair', "_Looks.attention(tokens) of the mixer 'own' has the shape tuple"),
+      marks=FULL,
+    ),
+    pytest.param(
+      *('nan', "_Looks.attention(tokens) of the mixer 'own' is not finite"),
+      marks=FULL,
+    ),
   ],
 )
 def test_a_mixer_that_calls_itself_causal_is(wrong, said, unchecked):
@@ -429,12 +439,14 @@ class _OfLength(zoo.mixers.Mixer):
     return jnp.einsum('ij,bjw->biw', self.weights[...], tokens)
 
 
+@pytest.mark.slow
 def test_mixers_are_called_on_as_many_tokens_as_the_model_has():
   zoo.register_mixer('own')(_OfLength)
   arguments: Any = {**_SMALL, 'tokens': 'joint', 'mixer': 'own'}
   _check(built(lambda: _OneToken(3, 4, **arguments, rngs=nnx.Rngs(0))))
 
 
+@pytest.mark.slow
 def test_each_mixer_with_other_options_is_called_on_more_tokens_than_a_chunk():
   def right(slot, rngs):
     return _Late(slot, 100, rngs=rngs)
@@ -466,16 +478,18 @@ def _wrong_in_steps(name: str, path: str, factor: float) -> type:
 
 @pytest.mark.parametrize(
   ('name', 'path', 'factor'),
-  mostly_slow(
-    # A decay that is forgotten, and starts near 1. Of all weights of shipped mixers it
-    # is the one whose absence from `step` is the hardest to see.
-    [('gla', 'decay.bias', 0.0)],
+  mostly_full(
+    [],
     [
+      # A decay that is forgotten, and starts near 1. Of all weights of shipped mixers
+      # it is the one whose absence from `step` is the hardest to see.
+      ('gla', 'decay.bias', 0.0),
       ('gated_delta', 'gate.kernel', 0.0),  # a gate that is forgotten
       ('rwkv7', 'numbers.bonus', -1.0),  # the sign of a small term
       ('mamba', 'skip', -1.0),
       ('mesa', 'ridge', 0.0),
     ],
+    slow=[('gla', 'decay.bias', 0.0)],
   ),
 )
 def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
@@ -485,6 +499,7 @@ def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('name', zoo.list_mixers())
 def test_the_methods_of_each_shipped_mixer_agree(name):
   _check(_transformer(name))
@@ -562,7 +577,7 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=SLOW), 0.1])
+@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=FULL), 0.1])
 def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register):
   @zoo.register_task('own')
   @struct.dataclass
@@ -672,10 +687,10 @@ def _sizes(cls: type) -> dict[str, Any]:
   return _SMALL if issubclass(cls, zoo.models.Transformer) else {}
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize(
-  'cls', mostly_full([], [_OtherBody, _Doubled], slow=[_OtherTokens])
-)
+@pytest.mark.parametrize('cls', [_OtherBody, _Doubled, _OtherTokens])
 def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
   zoo.register_model('own')(cls)
   config = small_config('yq_lsa', model={'name': 'own', **_sizes(cls)})

@@ -11,7 +11,7 @@ from flax import nnx, struct
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Least, Linear, make_class
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.estimators.baselines import Baseline, Zero
 from zoo.estimators.linear import Ridge
 
@@ -204,16 +204,20 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-# The others share their checks or their programs with one of these.
+# The others share their checks or their programs with one of these; with --full, all.
 _QUICK = [
   *('no task', 'a text as num_features', 'labels NaN', 'labels 0 and 1 of signs'),
-  *('depends on the batch', 'a redraw that keeps nothing'),
-  *('a baseline that looks ahead', 'a shift that is no task'),
+  *('depends on the batch', 'a baseline that looks ahead', 'a shift that is no task'),
   'a bayes that is worse at one number of examples',
+]
+_SLOW = [
+  *('depends on nothing', 'a loss without a derivative', 'a redraw that keeps nothing'),
+  *('a baseline that reads the target', 'a baseline of two minds'),
+  *('a bayes that is worse', 'a bayes that is seldom infinite'),
 ]
 
 
-@pytest.mark.parametrize('mistake', mostly_slow(_QUICK, TASKS))
+@pytest.mark.parametrize('mistake', mostly_full(_QUICK, TASKS, slow=_SLOW))
 def test_a_mistake_in_a_task_is_named_in_one_line(mistake):
   make, said = TASKS[mistake]
   with refuses(*said):
@@ -245,6 +249,7 @@ def test_a_right_task_passes():
   zoo.check_task(Good())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_far', [False, True])
 def test_an_estimate_of_bayes_whose_mean_is_that_of_a_few_prompts_warns(is_far, caplog):
   estimate = _SeldomFar() if is_far else Ridge(penalty=0.01)

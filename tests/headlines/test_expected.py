@@ -206,6 +206,7 @@ def test_chance_in_clusters():
   assert ranges['many_in_weights'].holds(255 / 8191)
 
 
+@pytest.mark.slow
 def test_losses_of_mixtures_for_a_pool_by_a_loop():
   """The loss beyond dMMSE is the squared distance to it; that of ridge is 1.02."""
   random = np.random.RandomState(0)

@@ -11,7 +11,7 @@ from launch import cli, config_flag, main
 from zoo.config.building import build_task
 from zoo.config.sharding import make_mesh, replicate
 from zoo.core.draws import TRAIN_STREAM, stream_of
-from zoo.training.objective import sample
+from zoo.objectives.base import sample
 
 
 def train_and_draw() -> None:

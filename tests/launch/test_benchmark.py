@@ -32,6 +32,7 @@ def test_the_benchmark_prints_tables_and_writes_json(tmp_path, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--scaling={tmp_path}/s.png'
   answer = launch(*arguments, cache=cache, module='launch.benchmark')

@@ -233,6 +233,8 @@ def test_gnu_parallel_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand):
   assert table(tmp_path / 'sweep') == by_hand
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_submitit_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand, monkeypatch):
   submitit = pytest.importorskip('submitit')
   for name, value in environment(cache).items():

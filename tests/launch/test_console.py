@@ -21,6 +21,7 @@ ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONIOENCODING', 'ascii')
   sampled = '--config.eval.num_batches=1'  # so that the table has ±
@@ -31,6 +32,7 @@ def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_launch_that_compiles_nothing_anew_prints_progress_alone(cache, tmp_path):
   launch(*ARGUMENTS, f'--workdir={tmp_path}/first', cache=cache)
   answer = launch(*ARGUMENTS, f'--workdir={tmp_path}/second', cache=cache)

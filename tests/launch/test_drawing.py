@@ -174,6 +174,8 @@ def test_the_help_has_the_places_and_sizes_of_the_library():
   assert SIZES == ('column', 'page')
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_probe_has_its_pictures_in_each_format_with_their_numbers(call, tmp_path):
   flags = '--only=heads', '--format=png,pdf', '--title=Both', '--size=page'
   checkpoint = '--checkpoint=checkpoints/multi_head_lsa_2'

@@ -19,6 +19,7 @@ SMOKE = '--config=configs/yq_lsa.py:smoke'
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_too_long_a_context_is_refused_before_anything_is_written(
   call, tmp_path, monkeypatch

@@ -6,6 +6,7 @@ import pytest
 
 import zoo.host
 from tests.launch.processes import ROOT
+from zoo.core.errors import CONSTRAINTS
 
 _MAIN = 'main --config=configs/yq_lsa.py'
 _SMOKE = f'{_MAIN}:smoke'
@@ -237,6 +238,6 @@ def test_without_the_extra_a_bucket_is_refused_in_one_line(call, folder, monkeyp
   answer = call(*_SMOKE.split(), f'--workdir={_URL}')
   assert answer.code == 2
   assert answer.err == (
-    'error: gcsfs is not installed; gs:// needs pip install -c constraints.txt '
+    f'error: gcsfs is not installed; gs:// needs pip install -c {CONSTRAINTS} '
     "-e '.[gcs]'\n"
   )

@@ -38,7 +38,7 @@ from zoo.training.run_plots import (
 )
 from zoo.training.summary import Summary, read_summary
 
-SUMMARY = dict.fromkeys(Summary.__annotations__) | {
+SUMMARY = dict.fromkeys(Summary.__required_keys__) | {
   **{'model': 'yq_lsa', 'num_params': 4, 'step': 12, 'wall_time': 1.2},
   **{'exact_risk': 1.5, 'gd_risk': 1.5, 'optimal_risk': 1.5, 'excess_risk': 1.5},
   **{'eval_risk': 1.5, 'eval_risk_stderr': 1.5, 'steps_per_second': 100.0},
@@ -242,6 +242,7 @@ def test_runs_without_a_common_risk_are_not_mixed(run, tmp_path):
 def test_a_baseline_that_beats_the_run_is_shown(run):
   shown = {'num_prompts': 4, 'num_examples': [], 'mean': [], 'standard_error': []}
   shown |= {'median': [], 'difference': None, 'difference_stderr': None}
+  shown['accuracy'] = None
   exact = {'model': 0.75, 'bayes': 0.0, 'ridge': 0.01, 'zero': 90.0}
   comparison = {name: {**shown, 'exact': value} for name, value in exact.items()}
   (run / 'summary.json').write_text(json.dumps({**SUMMARY, 'comparison': comparison}))
@@ -281,6 +282,7 @@ def test_what_cannot_be_plotted_is_one_line(call, run, monkeypatch, arguments, s
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax_needs):
   flags = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_compared=0'
   assert call('main', *flags, f'--workdir={bucket}').code == 0
@@ -304,6 +306,7 @@ def bars_of(axes):
 def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   rows = [
     {'model.num_heads': h, 'optimizer.name': name, 'seed': seed, 'workdir': 'w'}
+    | SUMMARY
     | {'exact_risk': None, 'eval_risk': 10.0 / h + seed, 'eval_risk_stderr': None}
     for h in (3, 1, 2)
     for name in ('adam', 'lion')
@@ -335,10 +338,9 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   assert [tick.get_text() for tick in axes.get_xticklabels()] == ['adam', 'lion']
   means = np.asarray(axes.lines[0].get_ydata(), np.float64)
   np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
-  alone = [{'seed': s, 'workdir': 'w', 'model': 'lsa'} for s in (0, 1, 2)]
   table = [
-    {**row, 'exact_risk': 5.0 + row['seed'], 'eval_risk': 1.0, 'eval_risk_stderr': 0.1}
-    for row in alone
+    {'seed': seed, 'workdir': 'w', **SUMMARY, 'model': 'lsa', 'exact_risk': 5.0 + seed}
+    for seed in (0, 1, 2)
   ]
   (tmp_path / 'table.json').write_text(json.dumps(table))
   axes = plot_sweep(tmp_path)
@@ -354,7 +356,7 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
 def write_table(folder, risks, fields, seeds=(0,)):
   """A sweep of points with these values of fields, each with its risk."""
   rows = [
-    {**dict(zip(fields, point, strict=True)), 'seed': seed, 'workdir': 'w', 'step': 12}
+    {**dict(zip(fields, point, strict=True)), 'seed': seed, 'workdir': 'w', **SUMMARY}
     | {'exact_risk': None, 'eval_risk': risk + seed, 'eval_risk_stderr': 0.76}
     for point, risk in risks.items()
     for seed in seeds
@@ -369,7 +371,7 @@ def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path
   bars = [bar for of in bars_of(axes) for bar in of]
   expected = [(risk - 1.96 * 0.76, risk + 1.96 * 0.76) for risk in (5.0, 4.0, 3.0)]
   np.testing.assert_allclose(bars, expected, rtol=1e-4)  # 1.96 is rounded
-  assert axes.get_title() == 'one seed, bars: 95 % interval over held-out prompts'
+  assert axes.get_title() == 'one seed, bars: ± 95 %, held-out prompts'
 
 
 def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp_path):
@@ -381,7 +383,7 @@ def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp
   assert axes.get_title().split('\n') == [
     'mean of 2 seeds, bars: 95 % interval over seeds',
     'without the error of held-out prompts, up to ± 1.5',
-    'one seed, bars: 95 % interval over held-out prompts',
+    'one seed, bars: ± 95 %, held-out prompts',
     '1 point has diverged and is not shown, 1 point has no risk and is not shown',
   ]
   ((_, bar),) = bars_of(axes)
@@ -452,7 +454,7 @@ def _curve_of(means):
   return {
     **{'num_prompts': 9, 'num_examples': [*range(len(means))], 'mean': means},
     **{'standard_error': unknown, 'median': means, 'exact': None},
-    **{'difference': None, 'difference_stderr': None},
+    **{'difference': None, 'difference_stderr': None, 'accuracy': None},
   }
 
 
@@ -491,7 +493,7 @@ def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
   assert names == ['bayes', 'ridge', 'ols']
   assert axes.get_title().split('\n') == [
     'mean of 3 seeds; bands: 95 % interval over seeds',
-    'bands of baselines: over prompts',
+    'bands of baselines: ± t·s.e., prompts',
   ]
 
 
@@ -553,6 +555,7 @@ def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(ru
   measured = {
     **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1},
+    'accuracy': None,
   }
   means = {'model': 1.0, 'gd': 1.2, 'bayes': 0.01, 'ols': 1.2, 'zero': 50.0}
   comparison = {k: {**measured, 'mean': [v], 'exact': None} for k, v in means.items()}
@@ -569,6 +572,7 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
   measured = {
     **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1, 'exact': None},
+    'accuracy': None,
   }
   comparison = {'bayes': {**measured, 'mean': [0.305]}}
   summary = {**SUMMARY, 'gd_risk': 0.5, 'comparison': comparison}
@@ -600,11 +604,12 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
     plot_risk([a, b], training=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['linear_regression', 'logistic_regression', 'urns'])
 def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
   section = common.task_section(name).to_dict()
   section |= {'noise_std': 0.7} if 'noise_std' in section else {}
-  config = {'task': section, 'objective': {'labels': 'observed'}}
+  config = {'task': section, 'objective': {'name': 'sampled', 'labels': 'observed'}}
   task = create_task(**section)
   prompt = task.sample(jax.random.key(0), 4096)
   drawn = with_drawn_labels(task, jax.random.key(1), prompt).y_query
@@ -664,6 +669,7 @@ def test_the_baselines_of_a_task_have_looks_of_their_own():
     assert len({*colours.values()}) == len(colours)
 
 
+@pytest.mark.slow
 def test_the_page_composes_pictures_of_runs(run, monkeypatch, tmp_path):
   page = (ROOT / 'docs' / 'plot.md').read_text()
   (code,) = re.findall(r'```python\n(import matplotlib.pyplot.*?)```', page, re.DOTALL)

@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from launch import cli
-from tests.marks import SLOW
+from tests.marks import FULL, SLOW
 from zoo.probing.report.probe import Report
 from zoo.reports.style import Figure
 
@@ -79,11 +79,15 @@ def test_a_predictor_that_no_part_compares_with_is_refused(call, tmp_path):
 @pytest.mark.parametrize(
   ('only', 'said'),
   [
-    ('heads', ['only heads', 'Unknown: its algorithm was not asked for']),
+    pytest.param(
+      'heads',
+      ['only heads', 'Unknown: its algorithm was not asked for'],
+      marks=SLOW,
+    ),
     pytest.param(
       'heads,algorithm',
       ['The nearest algorithm is one step of gradient descent', 'implicit algorithm'],
-      marks=SLOW,
+      marks=FULL,
     ),
   ],
 )

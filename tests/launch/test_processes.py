@@ -8,7 +8,7 @@ import pytest
 
 from tests.compare import assert_close
 from tests.launch.processes import finish, start_together, wait_until
-from tests.marks import FULL, mostly_full
+from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
 from zoo.storage.workdir import open_workdir
 
@@ -84,7 +84,8 @@ def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, 
       assert part[name].tobytes() == whole[name].tobytes()
 
 
-@pytest.mark.parametrize('number', [1, pytest.param(4, marks=FULL)])
+@pytest.mark.full
+@pytest.mark.parametrize('number', [1, 4])
 def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
   tmp_path, cache, layouts, number
 ):
@@ -155,6 +156,7 @@ def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(
     assert part in line
 
 
+@pytest.mark.full
 def test_a_run_of_which_a_process_hangs_ends(tmp_path, cache):
   long = *LONG, '--config.train.num_steps=1000000', f'--workdir={tmp_path}/run'
   first, hung = processes = start_together(*long, number=2, cache=cache)

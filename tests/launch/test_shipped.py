@@ -109,6 +109,7 @@ def test_the_pass_that_aborts_on_gpus_is_left_out(tmp_path, monkeypatch, before,
   assert os.environ['XLA_FLAGS'] == after
 
 
+@pytest.mark.slow
 def test_the_import_of_zoo_leaves_out_the_pass(tmp_path):
   (tmp_path / 'jax_plugins').mkdir()
   code = "import os, zoo; print(os.environ['XLA_FLAGS'])"

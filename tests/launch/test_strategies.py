@@ -12,6 +12,7 @@ from flax import nnx
 import zoo
 from tests.checkpoints.states import zeros_of
 from tests.compare import refuses
+from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.saved import to_json
 from zoo.reports.plots import from_csv
@@ -42,8 +43,8 @@ def _rows(folder):
 
 
 @pytest.mark.slow
-def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
-  whole, divided = tmp_path / 'whole', tmp_path / 'divided'
+def test_a_diagram_goes_on_after_a_kill(call, tmp_path):
+  whole = tmp_path / 'whole'
   answer = call('strategies', *SWEEP, f'--workdir={whole}')
   assert answer.code == 0, answer.err
   assert 'task.prior_mean' in answer.out
@@ -61,14 +62,21 @@ def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
   for row in rows:
     weights = [float(row[name] or 0) for name in row if name.startswith('weight')]
     assert sum(weights) == pytest.approx(1)
-  # As after kills: what is cut off is fitted again, to the same numbers.
-  file, draws = whole / 'rows.jsonl', random.Random(0)
+  # As after a kill: what is cut off is fitted again, to the same numbers.
+  file = whole / 'rows.jsonl'
   kept = file.read_bytes()
-  for _ in range(2):
-    file.write_bytes(kept[: draws.randrange(len(kept))])
-    assert call('strategies', *SWEEP, f'--workdir={whole}').code == 0
-    assert file.read_bytes() == kept
-    assert _rows(whole) == rows
+  file.write_bytes(kept[: random.Random(0).randrange(len(kept))])
+  assert call('strategies', *SWEEP, f'--workdir={whole}').code == 0
+  assert file.read_bytes() == kept
+  assert _rows(whole) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_diagram_does_not_depend_on_parts(call, tmp_path):
+  whole, divided = tmp_path / 'whole', tmp_path / 'divided'
+  answer = call('strategies', *SWEEP, f'--workdir={whole}')
+  assert answer.code == 0, answer.err
   for part in '1/2', '2/2':
     answer = call('strategies', *SWEEP, f'--workdir={divided}', f'--part={part}')
     assert answer.code == 0, answer.err
@@ -76,7 +84,7 @@ def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
     fitted = (divided / 'rows.jsonl').read_text().count('\n')
     assert fitted == (4 if part == '1/2' else 8)
   assert call('strategies', *SWEEP, f'--workdir={divided}').code == 0
-  for mine, expected in zip(_rows(divided), rows, strict=True):
+  for mine, expected in zip(_rows(divided), _rows(whole), strict=True):
     for name, value in expected.items():
       # Trained by other programs, whose sums are in another order.
       if name == 'together':
@@ -85,6 +93,7 @@ def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
         assert float(mine[name]) == pytest.approx(float(value), abs=1e-3), name
 
 
+@pytest.mark.slow
 def test_a_run_is_drawn_step_by_step(call, tmp_path):
   run, out = tmp_path / 'run', tmp_path / 'out'
   run.mkdir()
@@ -104,6 +113,7 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
   assert names == {'strategies.png', 'strategies.csv', 'rows.jsonl'}
 
 
+@pytest.mark.slow
 def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path):
   names, config = ['seed=0', 'seed=1'], small_config(task__noise_std=0.5)
   note = {**run_metadata(config), POINTS_FIELD: names}
@@ -142,11 +152,12 @@ def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path)
       ),
       'name those of all by --predictors',
     ),
-    (
+    pytest.param(
       (*SWEEP[:10], '--predictors=gd,gd_beta', '--workdir=never'),
       'gd and gd_beta predict the same on the prompts of the task of each point',
+      marks=FULL,
     ),
-    (
+    pytest.param(
       (
         '--checkpoint=checkpoints/yq_lsa',
         '--predictors=gd,gd_beta',
@@ -154,6 +165,7 @@ def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path)
         '--out=never',
       ),
       'gd and gd_beta predict the same on the prompts of this task',
+      marks=FULL,
     ),
     (
       ('--checkpoint=checkpoints/yq_lsa', '--predictors=gd', '--out=never'),
@@ -176,6 +188,7 @@ def test_mistakes_are_one_line(call, arguments, said, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_shipped_checkpoint_has_one_step(call, tmp_path):
   arguments = '--checkpoint=checkpoints/yq_lsa', '--num_prompts=32'
   answer = call('strategies', *arguments, f'--out={tmp_path}')
@@ -184,6 +197,7 @@ def test_a_shipped_checkpoint_has_one_step(call, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_model_that_is_saved_again_is_fitted_again(call, tmp_path):
   """Its config has no more than a model and a task, and its step is 0."""
   task = {'name': 'linear_regression', 'num_features': 3, 'context_length': 6}
@@ -203,6 +217,7 @@ def test_a_model_that_is_saved_again_is_fitted_again(call, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_fewer_points_and_points_without_kept_steps(call, tmp_path):
   both = call('strategies', *SWEEP, f'--workdir={tmp_path}')
   assert both.code == 0, both.err

@@ -61,6 +61,7 @@ def test_what_names_no_values_is_refused(parse, text):
     parse(text)
 
 
+@pytest.mark.slow
 def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
   compile_init(monkeypatch)
   answer = call(
@@ -84,6 +85,7 @@ def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_fields_whose_values_go_together_are_columns_of_the_table(call, tmp_path):
   flags = '--sweep=task.prior_mean,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
   answer = call('sweep', *SMOKE, *flags)

@@ -11,6 +11,7 @@ from scipy import stats
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import built
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
@@ -42,10 +43,10 @@ def model(tmp_path_factory):
     'width': 8,
     'num_bars': 8,
   }
-  built = zoo.models.Tabular(4, **sizes, rngs=nnx.Rngs(0))
+  small = built(lambda: zoo.models.Tabular(4, **sizes, rngs=nnx.Rngs(0)))
   task = {'name': 'tabular', 'num_features': 4, 'context_length': 15}
   path = tmp_path_factory.mktemp('saved') / 'small'
-  zoo.save(built, path, {'model': {'name': 'tabular', **sizes}, 'task': task})
+  zoo.save(small, path, {'model': {'name': 'tabular', **sizes}, 'task': task})
   return path
 
 
@@ -98,18 +99,11 @@ def results(path):
     return {row['method']: row for row in csv.DictReader(file)}
 
 
+@pytest.mark.slow
 def test_numbers_are_compared_on_random_splits(call, houses, model):
   answer = run(call, houses, model, 'price', '--rows=15')
   found, out = results(houses), houses.parent / 'out'
   assert [*found] == ['small', *NUMBERS]
-  expected = []
-  for seed in 0, 1:
-    x, y, queries, prices = split(houses, seed)
-    ridge = make_pipeline(StandardScaler(), RidgeCV()).fit(x, y)
-    expected.append(r2_score(prices, ridge.predict(queries)))
-  assert float(found['ridge']['r2']) == pytest.approx(np.mean(expected))
-  error = abs(expected[0] - expected[1]) / 2
-  assert float(found['ridge']['r2_stderr']) == pytest.approx(error)
   assert '15 rows of the context and 25 queries' in answer.out
   has_nll = {name for name, row in found.items() if row['nll']}
   assert has_nll == {'small', 'Gaussian process'}
@@ -118,10 +112,7 @@ def test_numbers_are_compared_on_random_splits(call, houses, model):
   page = (out / 'report.html').read_text()
   for text in ('gradient boosting', 'random_state 0 to 1', '300', 'price'):
     assert text in page
-
-
-def test_the_likelihood_is_that_of_the_estimator(call, houses, model):
-  run(call, houses, model, 'price', '--rows=15')
+  # The likelihood is that of the estimator, whose mean is taken in float32 here.
   saved = zoo.load(model)
   losses = []
   for seed in 0, 1:
@@ -129,10 +120,11 @@ def test_the_likelihood_is_that_of_the_estimator(call, houses, model):
     estimator = zoo.Regressor(saved.model, saved.task).fit(x, y)
     label = estimator.predict_distribution(queries)
     losses.append(-np.mean(label.log_prob(prices.astype(np.float32))))
-  # The mean is taken in float32 here.
-  assert float(results(houses)['small']['nll']) == pytest.approx(np.mean(losses), 1e-5)
+  assert float(found['small']['nll']) == pytest.approx(np.mean(losses), 1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_scores_do_not_depend_on_an_offset_beyond_float32(call, houses, model):
   run(call, houses, model, 'price')
   plain = results(houses)['small']
@@ -144,6 +136,8 @@ def test_scores_do_not_depend_on_an_offset_beyond_float32(call, houses, model):
     assert float(far[name]) == pytest.approx(float(plain[name]), rel=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_same_command_goes_on_where_it_was_interrupted(
   call, houses, model, monkeypatch
 ):
@@ -170,6 +164,7 @@ def test_the_same_command_goes_on_where_it_was_interrupted(
   assert json.loads(rows.read_text().splitlines()[-1])['cell'].startswith('split=1/')
 
 
+@pytest.mark.slow
 def test_classes_are_compared_where_values_are_missing(call, tmp_path, model):
   columns = features()
   sick = np.where(columns['a'] + columns['b'] > 0, 'sick', 'well')
@@ -188,6 +183,8 @@ def test_classes_are_compared_where_values_are_missing(call, tmp_path, model):
   assert 'log_loss' in answer.out
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_three_classes_have_no_auc_and_integers_may_be_classes(call, tmp_path, model):
   columns = features(60)
   columns['kind'] = np.digitize(columns['a'], [-0.5, 0.5])
@@ -199,12 +196,25 @@ def test_three_classes_have_no_auc_and_integers_may_be_classes(call, tmp_path, m
   assert float(results(path)['random forest']['accuracy']) > 0.8
 
 
-def test_a_model_without_a_distribution_has_no_picture(call, houses):
-  run(call, houses, 'checkpoints/yq_lsa', 'price')
-  assert results(houses)['yq_lsa']['nll'] == ''
+def test_scores_are_means_over_splits(call, houses):
+  """The model has no distribution, so that there is no likelihood and no picture."""
+  run(call, houses, 'checkpoints/yq_lsa', 'price', '--rows=15')
+  found = results(houses)
+  assert [*found] == ['yq_lsa', *NUMBERS]
+  expected = []
+  for seed in 0, 1:
+    x, y, queries, prices = split(houses, seed)
+    ridge = make_pipeline(StandardScaler(), RidgeCV()).fit(x, y)
+    expected.append(r2_score(prices, ridge.predict(queries)))
+  assert float(found['ridge']['r2']) == pytest.approx(np.mean(expected))
+  error = abs(expected[0] - expected[1]) / 2
+  assert float(found['ridge']['r2_stderr']) == pytest.approx(error)
+  assert found['yq_lsa']['nll'] == ''
   assert not [*(houses.parent / 'out').glob('calibration*')]
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_table_of_scikit_learn_has_a_name(call, tmp_path, model, monkeypatch):
   monkeypatch.chdir(tmp_path)
   answer = call('tabular', '--dataset=iris', f'--model={model}', '--splits=2')
@@ -310,7 +320,9 @@ MISTAKES = {
   '--dataset=iris --splits=1': '--splits=1',
   '--dataset=iris --model=nowhere': 'nowhere',
   '--dataset=iris --workdir=taken': "taken', which is not a folder",
-  '--dataset=wine --model=MODEL': ('X has 13 features', 'takes at most 4'),
+  '--data=wide.csv --target=y --model=checkpoints/yq_lsa': (
+    *('X has 11 features', 'takes at most 10'),
+  ),
   '--dataset=iris --model=checkpoints/yq_lsa': 'zoo.Classifier predicts classes',
   '--data=nofile.csv --target=y': 'nofile.csv cannot be read',
   '--data=h.csv': '--target is missing; the columns of h.csv are a, text, y',
@@ -321,7 +333,7 @@ MISTAKES = {
   '--data=h.csv --target=text --task=regression': "has text, such as 'u'",
   '--data=number.csv --target=a': "'a' has one value, 1.5",
   '--data=few.csv --target=y': 'has 11 different integers, which may be classes or num',
-  '--data=few.csv --target=y --task=classification --model=MODEL': (
+  '--data=few.csv --target=y --task=classification': (
     'y has 11 classes; Tabular takes at most 10'
   ),
   '--data=lonely.csv --target=y': '1 of 3 classes have one row: z',
@@ -337,6 +349,8 @@ MISTAKES = {
   '--data=short.csv --target=y': 'the table short has 3 rows; it needs 4',
 }
 FILES = {
+  'wide': 'a,b,c,d,e,f,g,h,i,j,k,y\n'
+  + ''.join(f'{"1," * 11}{i}.5\n' for i in range(4)),
   'h': 'a,text,y\n1,u,0.5\n2,v,1\n3,w,2\n4,x,3\n',
   'gaps': 'a,one,missing\n1,5,1\n2,5,\n3,5,2\n4,5,3\n',
   'number': 'a,b\n1.5,2\n1.5,3\n',
@@ -355,13 +369,12 @@ FILES = {
 
 
 @pytest.mark.parametrize('line', MISTAKES)
-def test_a_mistake_is_one_line_before_anything_is_written(call, folder, model, line):
+def test_a_mistake_is_one_line_before_anything_is_written(call, folder, line):
   for name, text in FILES.items():
     (folder / f'{name}.csv').write_text(text)
   before = sorted(folder.rglob('*'))
-  default = '' if '--model' in line else f' --model={model}'
-  flags = (line.replace('MODEL', str(model)) + default).split()
-  answer = call('tabular', *flags)
+  default = [] if '--model' in line else ['--model=checkpoints/tabular']
+  answer = call('tabular', *line.split(), *default)
   assert answer.code == 2, answer
   (error,) = answer.err.splitlines()
   assert error.startswith('error: ')

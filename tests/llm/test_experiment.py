@@ -143,10 +143,6 @@ def test_a_finished_run_asks_nothing_and_another_is_refused(
   (tmp_path / 'used' / 'notes.txt').write_text('mine')
   with refuses('is not empty and holds no run'):
     run(parrot_config(), tmp_path / 'used', csv)
-  earlier = shutil.copytree(out, tmp_path / 'earlier')
-  (earlier / 'rows.jsonl').rename(earlier / 'prompts.jsonl')
-  with refuses('prompts.jsonl has answers as an earlier version kept them'):
-    run(parrot_config(), earlier, csv)
   assert before == {path.name: path.read_bytes() for path in out.iterdir()}
 
 

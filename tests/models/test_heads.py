@@ -84,6 +84,7 @@ def test_the_distribution_is_that_of_the_outputs(name, head):
   np.testing.assert_array_equal(prediction, distribution.mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('head', mostly_full(['bars'], ['gaussian']))
 def test_one_pass_gives_the_distribution_of_every_example(head):
   model, prompt = _model('transformer', head), bodies.prompt()
@@ -154,6 +155,7 @@ def test_wrong_heads_are_refused():
       )
 
 
+@pytest.mark.slow
 def test_quantile_edges_share_the_labels_equally():
   task = zoo.create_task('linear_regression', num_features=3, context_length=6)
   edges = np.asarray(quantile_edges(task, 8))

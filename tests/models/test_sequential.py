@@ -21,10 +21,10 @@ from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
 from zoo.config.building import build_task
-from zoo.config.validation import validate
 from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory import sequential
 from zoo.training import train
+from zoo.training.validation import validate
 
 
 def _model(rule: str = 'delta', guess: str = 'linear') -> SequentialLearner:
@@ -70,6 +70,7 @@ def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   assert_close(after_2, expected[:, 2], 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rule', mostly_full(['gated_delta'], RULES))
 def test_its_curve_is_that_of_theory(float64, rule):
   task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))

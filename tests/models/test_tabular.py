@@ -14,13 +14,14 @@ import pytest
 from flax import nnx
 from scipy import special, stats
 
+import configs
 import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.marks import mostly_full
 from zoo.core.distributions import Bars, Classes, NumberOrClass
 from zoo.models import Tabular
-from zoo.training.rows import rows
+from zoo.objectives import Rows
 
 _CLASSES = 4
 _KINDS = 'numbers', 'classes'
@@ -225,12 +226,13 @@ def test_the_objective_is_the_mean_over_rows_behind_the_context():
   y[0, :, 0], y[1, :, 1:4] = numbers.targets[0], classes.targets[0]
   prompt = zoo.Prompt(*map(jnp.asarray, (x[:, :-1], y[:, :-1], x[:, -1], y[:, -1])))
   task = zoo.create_task('tabular', num_features=3, num_classes=_CLASSES)
+  objective = Rows(configs.get_config('tabular'), task, model)
 
   @nnx.jit
   def run(model, prompt):
     places = jax.random.randint(key, (2,), 2, 30)  # a sixteenth, to seven eighths
     losses = model.losses_of_rows(prompt, places, 29)
-    return places, losses, rows(model, prompt, task, key)
+    return places, losses, objective.losses(model, prompt, key)
 
   places, found, losses = jax.device_get(run(model, prompt))
   for i, place in enumerate(places):
@@ -277,11 +279,12 @@ def test_what_is_too_much_is_refused_in_one_line():
   other = nnx.eval_shape(
     lambda: zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0))
   )
+  config = configs.get_config('tabular')
   with refuses("objective.name is 'rows', and LSA has no losses_of_rows"):
-    rows(other, prompt, task, jax.random.key(1))
+    Rows(config, task, other)
   classes = zoo.create_task('tabular', num_features=5, num_classes=5, kind='classes')
   with refuses('config.task has 5 classes; config.model.num_classes is 4'):
-    rows(model, prompt, classes, jax.random.key(1))
+    Rows(config, classes, model)
   with refuses('num_outputs is 6'):
     _model(num_outputs=6)
 

@@ -3,12 +3,15 @@ import pytest
 
 
 @pytest.fixture(scope='session')
-def made(tmp_path_factory):
-  """The folder and the judged claims of figures with twenty steps of training."""
+def made(tmp_path_factory, full):
+  """A folder, its judged claims and its figures, with twenty steps of training.
+
+  Without --full two figures stand for all, since each model is compiled.
+  """
   from studies.paper import reproduce
   from tests.paper.settings import MADE, get_config
 
-  out = tmp_path_factory.mktemp('paper')
+  out, names = tmp_path_factory.mktemp('paper'), MADE if full else ('1', '4')
   with jax.numpy_dtype_promotion('standard'):  # which optax needs
-    judged = reproduce(out, get_config, MADE, num_seeds=1, objective='exact')
-  return out, judged
+    judged = reproduce(out, get_config, names, num_seeds=1, objective='exact')
+  return out, judged, names

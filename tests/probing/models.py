@@ -114,14 +114,21 @@ def induction_share(prompt) -> float:
   return float(np.mean(shares))
 
 
+def recall(num_keys=8, num_examples=8) -> Any:
+  """The task that the model of `induction` solves."""
+  sizes = {'num_keys': num_keys, 'num_values': num_keys, 'num_pairs': num_keys}
+  return zoo.create_task('associative_recall', context_length=num_examples, **sizes)
+
+
+@functools.cache
 def induction(num_keys=8, num_examples=8):
   """A previous-token head and an induction head, whose second heads do nothing.
 
   A token has its content, that of the token before it, what the model answers, and its
-  position, one-hot: the first four blocks of the width.
+  position, one-hot: the first four blocks of the width. A test that changes the model
+  takes a copy.
   """
-  sizes = {'num_keys': num_keys, 'num_values': num_keys, 'num_pairs': num_keys}
-  task = zoo.create_task('associative_recall', context_length=num_examples, **sizes)
+  task = recall(num_keys, num_examples)
   m, n = 2 * num_keys, 2 * num_examples + 1  # entries of a content, tokens
   head_size = max(3 * m, n)
   width = 2 * head_size

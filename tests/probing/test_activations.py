@@ -174,7 +174,7 @@ def _read_by_recurrence(mixer, tokens):
 
 @pytest.mark.parametrize(
   'name',
-  mostly_full(['softmax'], _WITH_MAP, slow=['gated_delta', 'hyena']),
+  mostly_full(['softmax'], _WITH_MAP, slow=['hyena']),
 )
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
   model, outputs, own = _captured(name)
@@ -207,9 +207,7 @@ def test_in_a_set_each_token_sees_the_context(name):
   assert 'state.memory' not in own
 
 
-@pytest.mark.parametrize(
-  'name', mostly_full(['linear'], _WITH_STATE, slow=['gated_delta'])
-)
+@pytest.mark.parametrize('name', mostly_full([], _WITH_STATE, slow=['linear']))
 def test_the_states_are_those_after_each_token(name):
   model, _, own = _captured(name)
   tokens, mixer = own['in'], model.layers[0].mixer
@@ -252,7 +250,7 @@ def test_layers_and_loops_are_in_the_order_of_their_numbers():
   assert in_order(sorted(names)) == names
 
 
-@pytest.mark.parametrize('form', ['dense', 'gd_plus_plus'])
+@pytest.mark.parametrize('form', mostly_full(['dense'], ['gd_plus_plus']))
 def test_deep_lsa_has_its_tokens_and_maps(form):
   model: Any = drawn(
     lambda: zoo.models.DeepLSA(_D, 1, 2, _H, form=form, rngs=nnx.Rngs(0)),
@@ -396,6 +394,7 @@ def test_the_sites_of_a_layer_are_those_of_a_forward_pass_in_numpy():
   assert_close(values['read_out'], _linear(model.read_out, outputs), 1e-4)
 
 
+@pytest.mark.slow
 def test_some_sites_alone_are_those_of_all():
   model, prompt = _transformer('linear', num_layers=2), _prompt()
   every = capture(model, prompt)
@@ -462,6 +461,7 @@ def test_values_of_a_loop_are_left_out_and_parts_of_a_value_have_names():
     capture(model, prompt, ['taps.1.2'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', mostly_full(['linear'], ['softmax', 'gated_delta', 'mesa'])
 )

@@ -13,6 +13,7 @@ from zoo.probing import algorithms, name_layer_algorithms
 from zoo.probing.nearest_algorithms import solvers
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
 from zoo.probing.nearest_algorithms.by_layer import _match as match_of
+from zoo.probing.nearest_algorithms.by_layer import _readout as readout_of
 from zoo.probing.report.algorithm_pictures import plot_layer_algorithms
 from zoo.reports.style import drawing_of
 from zoo.theory import constructions
@@ -53,6 +54,7 @@ def test_a_layer_of_gradient_descent_is_one_more_step_of_it():
     assert layers.matches[name].distance[1:].min() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_layer_of_gd_plus_plus_is_one_more_step_of_it():
   model = constructions.gd_plus_plus(_START, [-0.3] * 2, [-0.1])
   layers = algorithms(model, _task(), num_prompts=256, num_steps=2).own
@@ -64,6 +66,7 @@ def test_a_layer_of_gd_plus_plus_is_one_more_step_of_it():
   assert layers.nearest[2][0] == 'gd_plus_plus'
 
 
+@pytest.mark.slow
 def test_a_schedule_of_steps_is_found():
   """The schedule is Chebyshev's after all of its steps, and Richardson's after each."""
   schedule = solvers.chebyshev_steps(2, 0.3, 2.5)
@@ -77,6 +80,7 @@ def test_a_schedule_of_steps_is_found():
   assert layers.matches['gd'].distance[2].min() > 1e-4
 
 
+@pytest.mark.slow
 def test_preconditioned_descent_is_found():
   task: Any = general(c=_C, noise_std=0.3)
   start = task.mean_weights()
@@ -108,6 +112,15 @@ def test_the_distances_are_shares_of_the_effect_of_the_context():
   assert 0 < bayes.stderr[0, 0] < 0.3 * expected
   assert layers.fitted.matches['gd'].distance[0, 0] < 0.1
   assert layers.own.matches['gd'].distance.shape == (2, 2)
+
+
+def test_a_share_is_of_the_effect_on_the_prompts_of_its_distance():
+  rng = np.random.default_rng(0)
+  predictions, effect = rng.normal(size=(40, 1)), np.repeat([4.0, 1.0], 10)
+  own = readout_of(predictions, {}, {'zero': np.zeros(20)}, effect, num_steps=1)
+  (distance,) = own.matches['zero'].distance[0]
+  # The first half of 20 prompts chooses the number of steps.
+  assert distance == pytest.approx(np.mean(predictions[10:20] ** 2))
 
 
 @pytest.mark.slow
@@ -152,10 +165,11 @@ def test_what_cannot_be_compared_is_refused(task, arguments, said):
     algorithms(yq_lsa, task)
 
 
+@pytest.mark.slow
 def test_a_model_that_ignores_its_context_runs_no_algorithm():
   model = constructions.deep_gradient_descent(_START, [0.0])
   with refuses('ignores its context'):
-    algorithms(model, _task(), num_prompts=80)
+    algorithms(model, _task(), num_prompts=256)
 
 
 def _readout(own_steps, near, distance=0.02):
@@ -180,7 +194,7 @@ def test_a_sentence_says_only_what_survives_its_interval():
   )
   # The intervals of layers 1 and 2 meet: nothing is said of a rise.
   meets = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)
-  assert 'with 2 steps (95 % interval 1 to 2)' in name_layer_algorithms(meets)
+  assert 'with 2 steps (1 to 2 in 95 % of boot' in name_layer_algorithms(meets)
   assert 'rises' not in name_layer_algorithms(meets)
   # Nor of a layer to which other algorithms are nearer.
   alone = [['ridge'], ['ridge'], ['conjugate_gradients']]

@@ -31,6 +31,7 @@ def test_pruning_leaves_the_model_that_has_the_other_heads():
     assert gap.prediction == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_value_and_form_are_the_products_of_the_matrices():
   model = biased()
   pairs = zip(heads(model, _TASK), weights.heads(model), strict=True)
@@ -62,12 +63,14 @@ def test_shares_sum_to_1_and_are_those_of_samples():
     assert abs(shares[head] - ratio) < 4 * stderr
 
 
+@pytest.mark.slow
 def test_heads_that_do_nothing_have_no_share():
   measured = heads(prune(biased(), [0, 1]), _TASK)
   assert [head.share for head in measured] == [None, None]
   assert [head.pruning_cost for head in measured] == [0, 0]
 
 
+@pytest.mark.slow
 def test_heads_that_cancel_one_another_have_no_share():
   model = biased()
   for name in ('w_p', 'w_v', 'w_k', 'w_q'):

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.probing.models import sample
 from tests.settings import isotropic
 from zoo import probing
@@ -43,8 +44,15 @@ def _setting():
   return _Sums(2), task, clean, task.redraw(jax.random.key(1), clean, 'inputs')
 
 
-@pytest.mark.parametrize('apart', [False, True])
-@pytest.mark.parametrize('method', ['gradient', 'integrated'])
+@pytest.mark.parametrize(
+  ('method', 'apart'),
+  mostly_full(
+    [('gradient', False)],
+    ['gradient', 'integrated'],
+    [False, True],
+    slow=[('integrated', True)],
+  ),
+)
 def test_a_metric_that_is_linear_in_the_site_has_the_shares_of_patching(method, apart):
   model, task, clean, corrupt = _setting()
   sign = jnp.sign(model(corrupt) - model(clean))  # so that there is a gap
@@ -77,6 +85,7 @@ def test_a_metric_that_is_linear_in_the_site_has_the_shares_of_patching(method, 
         assert share.half == pytest.approx(truth.half, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_steps_make_a_squared_loss_exact_where_all_goes_through_the_site():
   model, task, clean, corrupt = _setting()
   # Labels that the model predicts, so that corrupt prompts have the larger loss.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.marks import mostly_full, mostly_slow
 from tests.settings import isotropic
 from zoo.estimators.baselines import Zero
 from zoo.probing import strategies
@@ -53,7 +54,7 @@ def test_a_query_that_occurs_once_has_the_mean_effect_of_the_others():
   assert found[16] == found[:16].mean()
 
 
-@pytest.mark.parametrize('name', ['urns', 'gaussian_clusters'])
+@pytest.mark.parametrize('name', mostly_slow(['urns'], ['gaussian_clusters']))
 def test_the_effect_on_classes_is_a_divergence_from_the_mean(name):
   """Of p for the first label of two, and 1 − p for the other.
 
@@ -88,8 +89,15 @@ _BLIND = {
 }
 
 
-@pytest.mark.parametrize('name', _BLIND)
-@pytest.mark.parametrize('task', ['linear_regression', 'logistic_regression'])
+@pytest.mark.parametrize(
+  ('name', 'task'),
+  mostly_full(
+    [],
+    _BLIND,
+    ['linear_regression', 'logistic_regression'],
+    slow=[('square', 'linear_regression'), ('linear', 'logistic_regression')],
+  ),
+)
 def test_a_model_that_sees_the_query_alone_follows_no_strategy(name, task):
   made = zoo.create_task(task, num_features=_D, context_length=_C)
   result = strategies(_BLIND[name], made, {'zero': Zero()}, 64)
@@ -97,6 +105,7 @@ def test_a_model_that_sees_the_query_alone_follows_no_strategy(name, task):
   assert {mixture.unexplained for mixture in result.by_length} == {None}
 
 
+@pytest.mark.slow
 def test_after_fewer_examples_a_task_that_is_not_stationary_has_no_effect():
   task = zoo.create_task('nearest_neighbour', num_features=6, context_length=4)
 

@@ -19,7 +19,7 @@ from zoo.probing import context_update, context_updates, updated_layer
 _D, _C, _B = 3, 4, 2
 # Float64: some thousand roundings, of weights and tokens of order 1.
 _EXACT = 1e-11
-_SLOW = 'softmax', 'gated_delta', 'mamba2', 'rwkv7', 'titans'
+_SLOW = 'softmax', 'rwkv7'
 
 
 def _model(mixer='softmax', num_layers=1, **arguments) -> Any:
@@ -72,6 +72,7 @@ def test_the_query_alone_gives_the_output_in_context(mixer):
     _check(_model(mixer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'arguments',
   [
@@ -108,6 +109,7 @@ def test_the_update_is_that_of_its_definition():
     assert_close(update.matrix('up', 0), expected, _EXACT)
 
 
+@pytest.mark.slow
 def test_a_loop_has_updates_of_its_own():
   with promoting_float64():
     model, prompt = _model(num_loops=2), _prompt()

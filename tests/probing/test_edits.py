@@ -105,18 +105,20 @@ _OTHERS = [
   *(('transformer', {'mixer': mixer}) for mixer in zoo.list_mixers()),
   ('transformer', {'num_layers': 2}),
 ]
+_LOOPED = ('transformer', {'num_loops': 3, 'num_trained_loops': 2, 'remat': True})
 _CASES = [
   *((name, {}) for name in [*_MODELS, 'gpt'] if name != 'yq_lsa'),
   *(('transformer', {'mixer': mixer}) for mixer in ('linear', 'hyena')),
-  ('transformer', {'num_loops': 3, 'num_trained_loops': 2, 'remat': True}),
+  _LOOPED,
   ('transformer', {'guess': 'residual', 'tokens': 'shifted'}),
   ('deep_lsa', {'num_layers': 2, 'shared': True, 'form': 'gd_plus_plus'}),
 ]
-_QUICK = [('yq_lsa', {}), ('transformer', {'mixer': 'softmax'})]
+_QUICK = [('yq_lsa', {})]
+_SLOW = [('lstm', {}), ('transformer', {'mixer': 'softmax'}), _LOOPED]
 
 
 @pytest.mark.parametrize(
-  ('name', 'arguments'), mostly_full(_QUICK, _OTHERS, slow=_CASES)
+  ('name', 'arguments'), mostly_full(_QUICK, [*_CASES, *_OTHERS], slow=_SLOW)
 )
 def test_each_site_put_back_changes_nothing_and_otherwise_all(
   name, arguments, register
@@ -147,7 +149,7 @@ def test_each_site_put_back_changes_nothing_and_otherwise_all(
 
 @pytest.mark.parametrize(
   ('name', 'arguments'),
-  mostly_full([], [*_CASES, *_OTHERS], slow=[('lstm', {}), *_QUICK]),
+  mostly_full([], [*_QUICK, *_CASES, *_OTHERS], slow=[('lstm', {})]),
 )
 def test_a_site_put_back_changes_no_bit_without_compilation(name, arguments, register):
   """Each operation then rounds as before."""
@@ -271,6 +273,7 @@ def test_a_part_that_is_not_there_is_refused(where):
     copy(_prompt())
 
 
+@pytest.mark.slow
 def test_an_edit_that_does_not_reach_the_query_is_refused():
   model, prompt = _model('transformer'), _prompt()
   with refuses("the edit at the site 'layers.0.network.out' does not reach"):
@@ -367,6 +370,7 @@ def test_mistakes_are_one_line():
     edited(model, {'value': lambda value: value[:, 0, 0]})(prompt)
 
 
+@pytest.mark.slow
 def test_an_edit_may_return_an_array_of_numpy():
   model, prompt = _Doubled(), _prompt()
   by_numpy = edited(model, {'value': lambda value: np.zeros(value.shape)}, prompt)
@@ -443,6 +447,7 @@ class _Scanned(nnx.Module):
     return scan(prompt.x_query, self.layers)[:, 0]
 
 
+@pytest.mark.slow
 def test_within_scan_an_edit_is_a_function_or_has_a_number():
   model, prompt = _Scanned(), _prompt()
   first = np.asarray(prompt.x_query)[:, 0]
@@ -477,6 +482,7 @@ class _CompiledLayer(nnx.Module):
     return self.predict(prompt)  # pyright: ignore[reportCallIssue]
 
 
+@pytest.mark.slow
 def test_within_jit_an_edit_may_have_arrays_and_mistakes_keep_their_traceback():
   model, prompt = _CompiledLayer(), _prompt()
   double, whole = nnx.Linear(_D, _D, rngs=nnx.Rngs(1)), np.ones((_B, _D), 'f')

@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.probing.models import induction, induction_share, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
 from zoo.measure.statistics import correlation
+from zoo.models.tokens import LAYOUTS
 from zoo.probing import Node, Tap
 from zoo.probing.inside.head_scores import _share, _site_of_heads
 
@@ -30,16 +33,15 @@ def _accuracy(prediction, prompt):
   return right.astype(prediction.dtype)
 
 
+@pytest.mark.slow
 def test_scores_of_induction_by_hand():
-  model, task = induction(24, 64)
-  prompt, n = sample(task, jax.random.key(0), 8), 129
+  model, task = induction()
+  prompt, n = sample(task, jax.random.key(0), 8), 17
   scores: Any = {(s.layer, s.head): s for s in head_scores(model, prompt)}
   # The first token has none before it, and attends to itself.
   assert scores['layers.0', 0].previous == pytest.approx(1 - 1 / n, abs=1e-6)
-  assert scores['layers.0', 0].previous >= 0.99
   induction_score = scores['layers.1', 0].induction
   assert induction_score == pytest.approx(induction_share(prompt), abs=1e-6)
-  assert induction_score >= 0.98
   # The idle heads attend uniformly, and add nothing.
   uniform = sum(1 / i for i in range(2, n + 1)) / n
   assert scores['layers.0', 1].previous == pytest.approx(uniform, rel=1e-5)
@@ -67,6 +69,7 @@ def _scores(task, **options):
   return model, prompt, head_scores(model, prompt)
 
 
+@pytest.mark.slow
 def test_labels_that_recur_make_no_score_where_features_do_not():
   task = zoo.create_task('logistic_regression', num_features=3, context_length=6)
   _, prompt, scores = _scores(task)
@@ -78,7 +81,7 @@ def test_labels_that_recur_make_no_score_where_features_do_not():
     assert 'reasons' not in scores.records()[0]
 
 
-@pytest.mark.parametrize('layout', ['interleaved', 'joint', 'shifted'])
+@pytest.mark.parametrize('layout', mostly_full([], LAYOUTS, slow=['shifted']))
 def test_a_guess_does_not_count_as_a_label(layout):
   causal = layout != 'joint'
   guess = {'guess': 'fixed', 'guess_weights': 3.0}
@@ -110,10 +113,14 @@ def test_a_constant_that_favours_frequent_classes_has_no_label_correlation():
   assert correlation(offset + np.zeros((n, 3)), seen) is None
 
 
-@pytest.mark.parametrize('d', [1, 2, 5])
-def test_a_head_that_reads_features_leaves_the_null_of_the_label_correlation_rarely(d):
+@pytest.mark.parametrize(
+  ('d', 'num_draws'), mostly_full([(1, 500)], [1, 2, 5], [1000], slow=[(2, 1000)])
+)
+def test_a_head_that_reads_features_leaves_the_null_of_the_label_correlation_rarely(
+  d, num_draws
+):
   """Features x say how much the labels w·x vary, and not their signs."""
-  generator, num_draws, n = np.random.default_rng(d), 1000, 512
+  generator, n = np.random.default_rng(d), 512
   left, by_count = 0, 0
   for _ in range(num_draws):
     x, w = generator.normal(size=(2, n, d))
@@ -121,10 +128,16 @@ def test_a_head_that_reads_features_leaves_the_null_of_the_label_correlation_rar
     found: Any = correlation(x[:, :1], labels)
     left += abs(found.mean) > found.half
     by_count += abs(found.mean) > 2 / n**0.5
-  # The rate is 0.050 to 0.057 in 4,000 draws, and of 1,000 within four errors of it.
-  assert 0.05 - 4 * 0.0069 < left / num_draws < 0.057 + 4 * 0.0074
-  # Independent numbers would leave ± 2/√n in 4.6 % of draws.
-  assert by_count / num_draws > {1: 0.2, 2: 0.1, 5: 0.06}[d]
+
+  def four_errors(rate):
+    return 4 * (rate * (1 - rate) / num_draws) ** 0.5
+
+  # The rate is 0.050 to 0.057 in 4,000 draws, and of fewer within four errors of it.
+  assert 0.05 - four_errors(0.05) < left / num_draws < 0.057 + four_errors(0.057)
+  # Independent numbers would leave ± 2/√n in 4.6 % of draws. Here the correlation has
+  # the variance E x_1² (w·x)² / (d n) = (d + 2)/(d n).
+  rate = 2 * float(stats.norm.sf(2 / (1 + 2 / d) ** 0.5))
+  assert abs(by_count / num_draws - rate) < four_errors(rate)
 
 
 def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
@@ -135,6 +148,7 @@ def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
   assert _share(0 * half, previous, True) == 'the head attends to nothing'
 
 
+@pytest.mark.slow
 def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
   model, task = induction()
   clean = sample(task, jax.random.key(1), 64)
@@ -178,6 +192,7 @@ def _with_wrong_keys(task):
   )
 
 
+@pytest.mark.slow
 def test_the_path_between_the_two_heads():
   model, task = induction()
   clean, wrong_keys = _with_wrong_keys(task)
@@ -233,13 +248,14 @@ class _Aside(nnx.Module):
     return self.after_tap(value)
 
 
-@pytest.mark.parametrize('name', ['mixer.heads', 'heads', 'other'])
+@pytest.mark.parametrize('name', ['mixer.heads', 'other'])
 def test_what_is_added_from_the_sender_is_on_the_path_whatever_its_name(name):
   task = isotropic(2, 3)
   share = path_effect(_Aside(name, 'heads'), task, *_pair(), name, 'after')
   assert share.mean == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_share_that_would_be_0_is_refused():
   task = isotropic(2, 3)
   with refuses("the site 'seen' does not reach the prediction"):
@@ -301,6 +317,7 @@ class _Twice(nnx.Module):
     return self.value_tap(self.value_tap(prompt.y[:, 0]) + prompt.y[:, 1])
 
 
+@pytest.mark.slow
 def test_a_site_that_is_called_again_is_replaced_by_the_value_of_the_same_call():
   task = isotropic(2, 3)
   clean, _ = _pair()
@@ -363,6 +380,7 @@ class _Looped(nnx.Module):
     return twice + self.outer_tap(prompt.y.T)[0]
 
 
+@pytest.mark.slow
 def test_mistakes_of_effects():
   task = isotropic(2, 3)
   with refuses("the site 'inner' has no value", 'within a compiled loop'):
@@ -463,6 +481,7 @@ def test_what_is_no_list_of_sites_and_nodes_is_refused(unchecked):
     assert row.site == 'first'
 
 
+@pytest.mark.slow
 def test_sites_within_compiled_functions_are_named():
   task, (clean, corrupt) = isotropic(2, 3), _pair()
   said = 'none of the sites value has a value', 'nnx.jit', 'without the decorator'
@@ -492,6 +511,7 @@ class _Mixed(nnx.Module):
     return self.value_tap(labels[:, 0] + largest)
 
 
+@pytest.mark.slow
 def test_trees_have_no_rows_and_integers_no_mean():
   task, (clean, corrupt) = isotropic(2, 3), _pair()
   clean = dataclasses.replace(clean, y_query=_Mixed()(clean))
@@ -636,7 +656,7 @@ def test_values_that_are_replaced_together_have_one_row():
   task, (clean, corrupt) = isotropic(2, 3), _pair()
   first, second = (probing.Node('heads', head=head) for head in (0, 1))
   sites = ['heads', first, [first, second], ('heads', 'out'), 'out']
-  kinds = ['recovered', 'zero', 'mean']
+  kinds = ['recovered', 'zero', 'mean', 'resample']
   table = effects(_TwoHeads(), task, clean, corrupt, sites, kinds=kinds)
   assert [(row.site, row.head, row.site_kind) for row in table.rows] == [
     ('heads', None, 'heads'),
@@ -647,13 +667,21 @@ def test_values_that_are_replaced_together_have_one_row():
   ]
   whole, one, both, with_out, out = table.rows
   for row, same in (both, whole), (with_out, out):
-    for share, of_same in zip(row[3:6], same[3:6], strict=True):
+    for share, of_same in zip(row[3:7], same[3:7], strict=True):
       found, wanted = ((each.mean, each.stderr) for each in (share, of_same))
       assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
   assert whole.recovered.mean == pytest.approx(1)
+  # All heads of a prompt have the values of the next prompt.
+  predicted = np.asarray(clean.x_query, np.float64) @ [3.0, 1.0]
+  before, after = (
+    np.square(values - clean.y_query).mean()
+    for values in (predicted, np.roll(predicted, -1))
+  )
+  lost = (after - before) / table.gap.mean
+  assert whole.resample.mean == pytest.approx(lost, rel=1e-4)
   alone = effects(_TwoHeads(), task, clean, corrupt, heads=True, kinds=kinds).rows[0]
   assert (alone.site, alone.head) == ('heads', 0)
-  for share, of_alone in zip(one[3:6], alone[3:6], strict=True):
+  for share, of_alone in zip(one[3:7], alone[3:7], strict=True):
     found, wanted = ((each.mean, each.stderr) for each in (share, of_alone))
     assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
   with refuses('an entry of sites is empty'):

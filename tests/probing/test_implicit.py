@@ -85,6 +85,7 @@ def test_with_noise_the_optimum_has_the_pseudo_constant_that_is_told():
   assert constant.value == pytest.approx(constant.optimum, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_a_right_guess_needs_no_pseudo_constant():
   task = isotropic(3, 4, prior_mean=0.5)
   gd = zoo.estimators.gradient_descent(task)
@@ -112,6 +113,7 @@ def test_the_parts_of_the_excess_are_those_of_theory(task):
   )
 
 
+@pytest.mark.slow
 def test_the_mean_weights_and_the_spread_are_those_of_samples():
   task = general(noise_std=0.7)
   model = biased()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import runpy
@@ -19,15 +20,17 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.launch.processes import ROOT
-from tests.probing.models import biased, induction, induction_share
+from tests.marks import mostly_full, mostly_slow
+from tests.probing.models import biased, induction, induction_share, recall
 from tests.probing.test_strategies import POOL, Mixed
 from tests.probing.test_task_vectors import _Constants, _mean_label
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.measure.predict import Programs
 from zoo.measure.statistics import Estimate, plus_minus, wilson
-from zoo.probing import Planted, null_models
+from zoo.probing import Planted, instruments, null_models
 from zoo.probing.instruments import Checked, _apart_from_null
+from zoo.probing.nearest_strategies.mixtures import nearest_mixture, sample_known
 from zoo.theory import constructions
 
 D, C = 3, 6
@@ -164,8 +167,10 @@ def _share_of_strategies(model, task, seed):
 
 def _weights_of_strategies(model, task, seed):
   baselines = task.baselines()
-  known = {name: baselines[name] for name in ('bayes', 'ridge')}
-  found = probing.strategies(model, task, known, 256, seed)
+  parts = {name: baselines[name] for name in ('bayes', 'ridge')}
+  # The weights of `strategies` alone, which also fits weights for each length.
+  known = sample_known(task, parts, 256, seed)
+  found, _ = nearest_mixture(model, known, by_prompt=False)
   return {
     name: Estimate(weight, found.stderrs[name])
     for name, weight in found.weights.items()
@@ -209,11 +214,6 @@ def _aligned(model, task, seed):
   }
 
 
-def _null(model, task, name) -> Any:
-  """A model that is given prompts without their labels."""
-  return null_models(task, model)[name]
-
-
 def _exact_alignment() -> Any:
   found = probing.alignment(biased(), _step(), TASK, 64).exact
   assert found is not None
@@ -240,7 +240,7 @@ def _risk_of(num_steps) -> float:
 
 
 def _guess(model, task, seed):
-  found = probing.learned_guess(model, task, 64, seed)
+  found = probing.learned_guess(model, task, 128, seed)
   weights = found.token.weights if found.token else found.prediction.weights
   return {f'w_{i}': float(weight) for i, weight in enumerate(weights)}
 
@@ -306,7 +306,7 @@ def _scores_of_heads(model, task, seed):
 
 
 def _induction_share() -> float:
-  return induction_share(induction()[1].sample(jax.random.key(0), 512))
+  return induction_share(recall().sample(jax.random.key(0), 512))
 
 
 def _uniform(model) -> None:
@@ -450,10 +450,21 @@ def _redrawn(model, seed) -> Any:
   return copy
 
 
-# Models that ignore the labels, so that corrupt labels leave their loss as it is.
+@functools.cache
+def _nulls_of_constants() -> Any:
+  return null_models(_Constants(), _of_constants())
+
+
+@functools.cache
+def _nulls_of_induction() -> Any:
+  model, task = induction(2, 2)
+  return null_models(task, model)
+
+
+# A model that ignores the labels, so that corrupt labels leave its loss as it is.
 NO_GAP = {
-  name: (lambda name=name: _null(_of_constants(), _Constants(), name), None)
-  for name in ('trained, labels of 0', 'trained, other labels')
+  name: (lambda name=name: _nulls_of_constants()[name], None)
+  for name in ('trained, other labels',)
 }
 # Some intervals are a little too narrow, as docs/instruments.md says.
 NARROW = 0.93, 0.95
@@ -491,7 +502,7 @@ CASES = {
   ),
   'strategies': Case(
     _share_of_strategies,
-    POOL,
+    dataclasses.replace(POOL, context_length=1),  # each number of examples compiles
     null=AT_LEAST_ONE,
     planted={
       'a baseline': (lambda: POOL.baselines()['ridge'], 0.0),
@@ -580,7 +591,7 @@ CASES = {
   ),
   'head_scores, induction': Case(
     _scores_of_heads,
-    induction()[1],
+    recall(),
     planted={
       'induction by hand': (
         lambda: induction()[0],
@@ -623,6 +634,7 @@ CASES = {
     # Without the property there is no gap, of which a share could be read.
     planted={
       **NO_GAP,
+      'labels of 0': (lambda: _nulls_of_constants()['trained, labels of 0'], None),
       'two halves': (
         _Halves,
         {
@@ -663,12 +675,12 @@ CASES = {
   # A model that uses no labels has no gap, of which the circuit would be a share.
   'circuit': Case(
     _circuit,
-    induction()[1],
+    recall(2, 2),
     planted={
-      'labels of 0': (lambda: _null(*induction(), 'trained, labels of 0'), None),
-      'other labels': (lambda: _null(*induction(), 'trained, other labels'), None),
+      'labels of 0': (lambda: _nulls_of_induction()['trained, labels of 0'], None),
+      'other labels': (lambda: _nulls_of_induction()['trained, other labels'], None),
       'induction by hand': (
-        lambda: induction()[0],
+        lambda: induction(2, 2)[0],
         # From the values that it reads, and to the readout.
         {'recovered': 1.0, 'without': 0.0, 'edges': 2.0},
       ),
@@ -676,7 +688,7 @@ CASES = {
   ),
   'copying_score': Case(
     _of_weights(probing.copying_score),
-    induction()[1],
+    recall(),
     planted={
       # The second head of each layer does nothing; the first layer writes no answer.
       'induction by hand': (
@@ -692,7 +704,7 @@ CASES = {
   ),
   'ov': Case(
     _of_weights(probing.ov),
-    induction()[1],
+    recall(),
     planted={
       'induction by hand': (
         lambda: induction()[0],
@@ -702,7 +714,7 @@ CASES = {
   ),
   'qk': Case(
     _of_weights(probing.qk),
-    induction()[1],
+    recall(),
     planted={
       # The first layer looks for positions, and the second for what it has written.
       'induction by hand': (
@@ -723,6 +735,14 @@ CASES = {
 }
 
 
+@pytest.fixture(scope='module', autouse=True)
+def nulls_once():
+  """Null models of the same task and trained model are made once."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(instruments, 'null_models', functools.cache(null_models))
+    yield
+
+
 def _known(truth) -> Any:
   """A truth with what is computed when it is asked for."""
   if callable(truth):
@@ -737,7 +757,15 @@ def _resolved(case) -> Case:
   return dataclasses.replace(case, planted=planted)
 
 
-@pytest.mark.parametrize('name', CASES)
+# The quick tests of the other instruments are in their own files.
+QUICK = [
+  *('implicit_algorithm', 'risks', 'task_shift', 'lens', 'heads'),
+  *('copying_score', 'ov', 'qk'),
+]
+
+
+@pytest.mark.usefixtures('traced_once')
+@pytest.mark.parametrize('name', mostly_slow(QUICK, CASES))
 def test_instruments_return_nulls_and_planted_truths(name):
   check = _resolved(CASES[name]).check()
   print(f'{name}\n{check}')
@@ -751,10 +779,16 @@ def traced_once(monkeypatch):
   monkeypatch.setattr(Programs, '__init__', lambda self: vars(self).update(shared))
 
 
+COVERED = [name for name in CASES if CASES[name].covers]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures('traced_once')
-@pytest.mark.parametrize('name', [name for name in CASES if CASES[name].covers])
+@pytest.mark.parametrize(
+  'name',
+  mostly_full([], COVERED, slow=['risks']),
+)
 def test_intervals_contain_the_truth_as_often_as_they_say(name):
   case = _resolved(CASES[name])
   planted = {of: case.planted[of] for of in case.covers}

@@ -29,6 +29,7 @@ def _model():
   return drawn(lambda: zoo.models.YqLSA(2, rngs=nnx.Rngs(0)), dtype='float32')
 
 
+@pytest.mark.slow
 def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
   model, task = _model(), isotropic(2, 3)
   parts = Interventions(tmp_path, model, 'config')
@@ -130,6 +131,7 @@ def test_a_sentence_on_latents_corrects_the_p_value_beside_untrained_models():
     assert sentence(scores).startswith(start)
 
 
+@pytest.mark.slow
 def test_corrupt_prompts_keep_the_inputs_where_there_are_other_labels_for_them():
   for name, kept in (('sparse_parity', 'x'), ('urns', 'x_query')):
     task = zoo.create_task(name, context_length=5)

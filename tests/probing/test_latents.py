@@ -140,6 +140,13 @@ def test_targets_of_ones_own():
     probe_latents(model, _TASK, own, ['sums'])
 
 
+def test_a_target_that_varies_by_rounding_alone_has_no_r2():
+  # Numbers of float32 near 1000 are 6e-5 apart.
+  own = {'constant': lambda prompt: 1e3 + 1e-4 * prompt.y[:, 0]}
+  scores = probe_latents(_Correlations(), _TASK, own, ['other'], num_prompts=128)
+  assert all(np.isnan(score.r2.mean) for score in scores)
+
+
 class _State(nnx.Module):
   """Shows the last symbol as a one-hot vector, and a constant."""
 
@@ -151,6 +158,7 @@ class _State(nnx.Module):
     return self.symbol_tap(prompt.x_query) + nothing[:, None]
 
 
+@pytest.mark.slow
 def test_latents_that_are_integers_are_classes():
   """Symbols say which of two states a hidden Markov model is in, where they agree."""
   task = zoo.create_task('hidden_markov', context_length=2)
@@ -171,6 +179,7 @@ def test_latents_that_are_integers_are_classes():
   assert abs(scores['symbol'].permuted.mean) < 0.01
 
 
+@pytest.mark.slow
 def test_integers_of_too_many_values_are_no_classes(tmp_path):
   with refuses('the latents of Arrays are integers with more than 64 values'):
     probe_latents(_Correlations(), table(tmp_path, 400), num_prompts=512)

@@ -16,6 +16,7 @@ from tests.settings import curve_key, isotropic
 from tests.weights import drawn
 from zoo.measure.statistics import Estimate
 from zoo.probing import lens
+from zoo.probing.inside.lens import fitted_predictions
 
 _D, _C = 3, 6
 
@@ -33,6 +34,7 @@ def _descent(num_layers, step):
   return model
 
 
+@pytest.mark.slow
 def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   task = isotropic(_D, _C, noise_std=0.3)
   readouts = lens(_descent(2, 0.4), task, num_prompts=64)
@@ -82,6 +84,14 @@ def test_a_fitted_readout_finds_what_is_linear_in_the_token():
   # E (w·x)² = 4 d is what a guess of 0 has; the features are float32.
   assert readouts.own.mean[0] > 4
   assert readouts.fitted.mean[0] < 1e-10
+
+
+def test_a_fitted_readout_is_not_fitted_to_the_prompts_that_it_is_measured_on():
+  tokens, weights = np.random.default_rng(0).normal(size=(12, 1, 2)), [1.0, -2.0]
+  expected = tokens[:, 0] @ weights + 3
+  measured = np.arange(12) < 5
+  found = fitted_predictions(tokens, np.where(measured, 9.0, expected), 5)
+  np.testing.assert_allclose(found[:, 0], expected)
 
 
 @pytest.mark.slow

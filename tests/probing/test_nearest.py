@@ -9,7 +9,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.marks import FULL, mostly_full
+from tests.marks import mostly_full
 from tests.probing.models import biased
 from tests.settings import general, isotropic
 from zoo import estimators, probing, theory
@@ -62,6 +62,7 @@ def test_gradient_descent_is_found_with_its_step_and_start():
   assert verdict.startswith('Yes: one step of size 0.4000 from w_0, which is 3.35 from')
 
 
+@pytest.mark.slow
 def test_baselines_are_measured_on_the_prompts_of_the_fitted_algorithms():
   # The task's step is the nearest step of a model that is this step, plus an error
   # that no step explains. Both shares are then the same numbers over the same prompts.
@@ -77,6 +78,7 @@ def test_baselines_are_measured_on_the_prompts_of_the_fitted_algorithms():
   assert share.stderr == pytest.approx(found.nearest_gd.unexplained.stderr, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_step_with_a_matrix_is_found():
   task = general(noise_std=0.7)
   algorithm, candidates = fit(estimators.gd_beta(task), task)
@@ -127,7 +129,7 @@ _BLIND = {
 }
 
 
-@pytest.mark.parametrize('name', _BLIND)
+@pytest.mark.parametrize('name', mostly_full(['square', 'examples'], _BLIND))
 def test_what_ignores_its_context_has_no_share(name):
   algorithm, candidates = fit(_BLIND[name], _TASK)
   for nearest in (
@@ -162,6 +164,7 @@ def test_a_step_without_labels_is_no_step():
   assert baseline_shares(predict, _TASK, _LEAST) == {}
 
 
+@pytest.mark.slow
 def test_an_offset_has_no_share_either():
   model = zoo.create_model(
     'multi_head_lsa',
@@ -175,12 +178,13 @@ def test_an_offset_has_no_share_either():
   assert sampled_algorithm(model, _TASK, _LEAST).nearest_gd.unexplained is None
 
 
+@pytest.mark.slow
 def test_the_effect_of_the_context_is_that_of_its_definition():
   """Of one step of size η from w*: `η² (d(1 + (d + 1)/C) + σ² d/C)` for Σ = Λ = I."""
   start = 2.0 * np.ones(_D)
   step = estimators.gradient_descent(start, 0.4)
-  nothing = probing.sampled_algorithm(step, _TASK, 65536, seed=3)
-  zero = baseline_shares(step, _TASK, 65536, seed=3)['zero']
+  nothing = probing.sampled_algorithm(step, _TASK, BATCH_SIZE, seed=3)
+  zero = baseline_shares(step, _TASK, BATCH_SIZE, seed=3)['zero']
   effect = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.25 * _D / _C)
   # E f² = E (w*·x_q)² + effect, the first 4 d.
   assert abs(zero.mean - (4 * _D + effect) / effect) < 4 * zero.stderr
@@ -188,11 +192,8 @@ def test_the_effect_of_the_context_is_that_of_its_definition():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'task',
-  [general(noise_std=0.7), pytest.param(_TASK, marks=FULL)],
-  ids=['general', 'I'],
-)
+@pytest.mark.full
+@pytest.mark.parametrize('task', [general(noise_std=0.7), _TASK], ids=['general', 'I'])
 def test_of_a_learning_rule_they_are_as_exact_theory_says(task):
   """The rule also has an offset, which no step has."""
   exact: Any = probing.implicit_algorithm(biased(), task)
@@ -281,6 +282,7 @@ def test_what_baselines_leave_is_known_of_a_baseline():
     baseline_shares(biased(), logistic, 64)
 
 
+@pytest.mark.slow
 def test_ridge_that_a_step_hardly_differs_from_is_not_gradient_descent():
   """With much noise, ridge regression is nearly one step, and yet it is no step."""
   task = isotropic(2, 4, noise_std=10.0)
@@ -294,15 +296,16 @@ def test_ridge_that_a_step_hardly_differs_from_is_not_gradient_descent():
   assert judge_by_samples(*fit(estimators.gradient_descent(task), task))[0]
 
 
+@pytest.mark.slow
 def test_the_excess_over_bayes_is_the_squared_distance_from_it():
   bayes = estimators.bayes(_TASK)
   _, above = measure_candidates(
-    lambda prompt: bayes(prompt) + 0.5, _TASK, {}, num_prompts=512, seed=0
+    lambda prompt: bayes(prompt) + 0.5, _TASK, {}, num_prompts=_LEAST, seed=0
   )
   assert above is not None
   assert above.share is not None
   assert above.loss.mean == pytest.approx(0.25, rel=1e-5)
-  (prompt,) = sample_batches(_TASK, 0, 512, BATCH_SIZE)
+  (prompt,) = sample_batches(_TASK, 0, _LEAST, BATCH_SIZE)
   own = np.mean(np.square(predict(bayes, prompt) - prompt.y_query))
   assert above.share.mean == pytest.approx(0.25 / own, rel=1e-5)
   said = name_nearest(fit(bayes, _TASK)[1], above)
@@ -340,6 +343,7 @@ def _ridge_in_numpy(rng, num_prompts):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_intervals_contain_the_best_step_at_the_least_number_of_prompts():
   """Of 400 repetitions, 0.93 to 0.97 contain the share of the best step of all."""
   task, rng = isotropic(4, 10, noise_std=0.5), np.random.default_rng(0)

@@ -11,6 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.probing import numpy_transformer as steps
 from tests.probing.models import sample
 from tests.settings import isotropic
@@ -63,13 +64,15 @@ def _expected(name, sender, receiver):
 
 @pytest.mark.parametrize(
   ('name', 'sender', 'receiver'),
-  [
-    ('query', (1, None), (0, None)),
-    ('key', (1, None), (0, None)),
-    ('value', (1, None), (0, None)),
-    ('key', (0, -2), (1, -2)),
-    ('value', (None, None), (1, None)),
-  ],
+  mostly_full(
+    [],
+    [
+      ('key', (1, None), (0, None)),
+      ('value', (1, None), (0, None)),
+      ('value', (None, None), (1, None)),
+    ],
+    slow=[('query', (1, None), (0, None)), ('key', (0, -2), (1, -2))],
+  ),
 )
 def test_the_path_from_a_head_to_the_inputs_of_another_is_that_of_numpy(
   name, sender, receiver
@@ -100,6 +103,15 @@ def test_nodes_that_are_not_there_are_refused():
       effect(heads, Node('layers.1.tokens', head=0))
     with refuses("unknown site 'layers.0.mixer.hats'"):
       effect('layers.0.mixer.hats', key)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_paths_to_earlier_and_other_tokens_are_refused():
+  model, task, clean, corrupt = steps.setting()
+  effect = functools.partial(path_effect, model, task, clean, corrupt)
+  heads, key = Node('layers.0.mixer.heads'), Node('layers.1.mixer.key')
+  with promoting_float64():
     # A causal mask keeps the values of later tokens out, although 0 · NaN is NaN.
     value, stream = 'layers.0.mixer.value', 'layers.1.tokens'
     with refuses('layers.1.tokens, token 2', 'does not depend on', 'token 6'):
@@ -125,6 +137,7 @@ class _Thresholds(nnx.Module):
     return start + self.unit_tap(jax.nn.relu(value - 10))
 
 
+@pytest.mark.slow
 def test_a_path_may_be_open_at_the_clean_value_alone():
   task = isotropic(2, 3)
   corrupt = sample(task, jax.random.key(0), 40)
@@ -139,6 +152,8 @@ def test_a_path_may_be_open_at_the_clean_value_alone():
     path_effect(_Thresholds(), task, clean, corrupt, 'pair', 'unit')
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_no_path_leads_to_an_earlier_token_through_an_fft():
   task = isotropic(2, 3)
   model: Any = drawn(
@@ -153,6 +168,7 @@ def test_no_path_leads_to_an_earlier_token_through_an_fft():
     path_effect(model, task, clean, corrupt, later, earlier)
 
 
+@pytest.mark.slow
 def test_the_path_from_the_guess_leaves_all_mixers_as_they_were():
   task = isotropic(2, 3)
   model: Any = drawn(

@@ -96,6 +96,7 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert report.nearest == ''
 
 
+@pytest.mark.slow
 def test_a_step_without_labels_is_no_step_of_gradient_descent():
   """Of `w − η S w` with large w, which is near the step that also reads labels."""
   d, eta = 5, 0.5
@@ -112,6 +113,7 @@ def test_a_step_without_labels_is_no_step_of_gradient_descent():
   assert judge(algorithm, task, None) == (False, said)
 
 
+@pytest.mark.slow
 def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
   """Of `w + η (−r − S w)` with large w, which is near the step that follows labels."""
   task, start = isotropic(2, 4), np.array([100.0, -100.0])
@@ -137,6 +139,7 @@ def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
   assert honest.nearest_gd.unexplained_of_labels.mean < 1e-8
 
 
+@pytest.mark.slow
 def test_predictions_that_are_not_finite_are_refused():
   task = isotropic(2, 4)
   step = zoo.estimators.gradient_descent(task, 0.5, 1)
@@ -203,6 +206,7 @@ def test_a_transformer_has_a_map_of_its_attention():
   np.testing.assert_allclose(drawn, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   monkeypatch, caplog
 ):
@@ -374,6 +378,7 @@ def test_a_step_to_which_another_algorithm_is_nearer_is_no_step(algorithm):
     assert ("; nearer is the task's bayes (0.1 %" in verdict) is not wanted
 
 
+@pytest.mark.slow
 def test_a_guess_that_is_asked_for_is_measured_beside_a_closed_form():
   report = probe(biased(), TASK, only=['guess'], **FEW)
   assert report.guess is not None

@@ -77,6 +77,7 @@ def test_a_frame_is_made_of_the_records_and_needs_pandas(monkeypatch):
     ROWS.to_frame()
 
 
+@pytest.mark.slow
 def test_results_of_instruments_are_tables():
   task = isotropic(2, 3, noise_std=0.5)
   model = zoo.models.Transformer(2, 3, num_layers=1, width=8, rngs=nnx.Rngs(0))
@@ -118,6 +119,7 @@ def test_rows_of_a_dataclass():
   ]
 
 
+@pytest.mark.slow
 def test_a_table_without_rows_says_why():
   task = isotropic(2, 3, noise_std=0.5)
   clean = task.sample(jax.random.key(0), 16)

@@ -48,6 +48,7 @@ def test_a_risk_is_sampled_on_the_very_prompts_and_exact_where_theory_covers_the
   assert exact == (None, None, None)
 
 
+@pytest.mark.slow
 def test_a_loss_is_one_number_wherever_it_is_asked_for():
   task = isotropic(2, 3, noise_std=0.3)
   step = estimators.gradient_descent(task)

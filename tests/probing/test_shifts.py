@@ -21,6 +21,7 @@ from zoo.probing.report.probe import Report
 from zoo.reports.style import drawing_of
 
 
+@pytest.mark.slow
 def test_exact_and_sampled_losses_agree_where_both_are_known():
   task = isotropic(3, 4, prior_mean=[1.0, -0.5, 0.0], noise_std=0.5)
   model, gd = biased(), zoo.estimators.gradient_descent(task)
@@ -122,6 +123,7 @@ def test_the_least_loss_has_a_marker_however_large_another_is():
   assert low < 0.0035 < 773.0 < high
 
 
+@pytest.mark.slow
 def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
   losses = {
     'a': (Estimate(2.0, 0.1), Estimate(0.0, 0.0)),

@@ -43,7 +43,7 @@ def _states(model):
   return [site for site in sites(model) if '.state.' in site]
 
 
-@pytest.mark.parametrize('name', mostly_full(['delta', 'ttt'], _WITH_STATE))
+@pytest.mark.parametrize('name', mostly_full([], _WITH_STATE, slow=['delta']))
 def test_states_put_back_change_nothing_and_others_all(name):
   model, prompt = _model(name), sample(isotropic(_D, _C), jax.random.key(0), 3)
   names = _states(model)
@@ -78,7 +78,7 @@ _COUNT = 'linear', 'ttt', 'log_linear'
 _WITHOUT_PLACES = [name for name in _WITH_STATE if name not in _COUNT]
 
 
-@pytest.mark.parametrize('name', mostly_full(['gla', 'rwkv7'], _WITHOUT_PLACES))
+@pytest.mark.parametrize('name', mostly_full(['gla'], _WITHOUT_PLACES))
 def test_a_state_cut_at_a_token_is_a_prompt_that_starts_there(name):
   layer = _model(name).layers[0]
   mixer, cut = layer.mixer, 3
@@ -96,6 +96,7 @@ def test_a_state_cut_at_a_token_is_a_prompt_that_starts_there(name):
   np.testing.assert_allclose(outputs[:, :cut], whole[:, :cut], atol=_ROUNDING * scale)
 
 
+@pytest.mark.slow
 def test_effects_patch_the_state_at_each_token():
   """The state after a token recovers all, if the later tokens are the same."""
   task = isotropic(_D, _C)
@@ -118,6 +119,7 @@ def test_effects_patch_the_state_at_each_token():
   np.testing.assert_allclose(shares, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_states_and_values_of_one_token_are_not_mixed():
   model, prompt = _model('delta'), sample(isotropic(_D, _C), jax.random.key(0), 3)
   edits = {'layers.0.mixer.state.memory': Zero(), 'layers.0.mixer.key': Zero()}
@@ -127,6 +129,7 @@ def test_states_and_values_of_one_token_are_not_mixed():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_state_after_the_value_carries_the_answer(
   tmp_path, capsys, unchecked, promotion_that_optax_needs
 ):

@@ -11,6 +11,7 @@ from flax import nnx, struct
 import zoo
 from tests.compare import refuses
 from tests.compiled import built, predict
+from tests.marks import SLOW
 from tests.probing.models import assert_within, sample
 from tests.settings import isotropic
 from tests.weights import drawn
@@ -138,6 +139,7 @@ def test_weights_are_worth_nothing_without_the_query_beside_them():
   assert_within(after.set, _D * (1 + 1 / _PROMPTS))
 
 
+@pytest.mark.slow
 def test_a_state_that_no_example_has_reached_has_no_vector_whatever_its_position():
   """The query of a transformer with positions is at the same one in all prompts."""
   task = isotropic(_D, _C)
@@ -174,7 +176,9 @@ def test_losses_are_those_of_the_task_and_of_the_model():
     (_mean_label(), _OwnDraws(), '_OwnDraws has a sample_one of its own'),
     (_mean_label(), 'markov_chain', 'task vectors need prompts that share a function'),
     ('yq_lsa', isotropic(_D, _C), 'YqLSA has no sites that end in .tokens'),
-    ('looped', isotropic(_D, _C), "calls 'layers.0.tokens' in a loop"),
+    pytest.param(
+      *('looped', isotropic(_D, _C), "calls 'layers.0.tokens' in a loop"), marks=SLOW
+    ),
   ],
 )
 def test_what_has_no_task_vectors_is_refused(model, task, said):

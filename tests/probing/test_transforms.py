@@ -2,12 +2,14 @@
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 import zoo
 from tests.flax_models import FORMS
 
 
+@pytest.mark.slow
 def test_gradients_in_the_query_are_those_of_the_same_layers_without_a_transform():
   task = zoo.tasks.LinearRegression(3, 4)
   remat, plain = (FORMS[name](3, rngs=nnx.Rngs(0)) for name in ('Remat', 'Plain'))

@@ -21,6 +21,7 @@ from tests.atlas.rows import rows_of_all_kinds
 from tests.compare import refuses
 from tests.launch.test_plot import line as logged_line
 from tests.launch.test_plot import run, swept, write_lines, write_table  # noqa: F401
+from tests.marks import mostly_slow
 from tests.probing.test_algorithms import _readout
 from tests.probing.test_interventions import _effects
 from tests.settings import isotropic
@@ -56,6 +57,7 @@ def _measured() -> Measured:
     'difference': None,
     'difference_stderr': None,
     'exact': None,
+    'accuracy': None,
   }
 
 
@@ -249,7 +251,7 @@ def _check(draw, number):
       draw(ax=grid)
 
 
-@pytest.mark.parametrize('name', _FUNCTIONS)
+@pytest.mark.parametrize('name', mostly_slow(['plot_panel', 'plot_heads'], _FUNCTIONS))
 def test_a_function_draws_in_given_axes(name):
   number, draw = _FUNCTIONS[name]
   _check(draw, number)

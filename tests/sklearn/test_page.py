@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from tests.launch.processes import ROOT
+from tests.marks import mostly_full
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
@@ -21,7 +22,7 @@ def test_each_code_of_the_page_has_its_output():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs', 'unchecked')
-@pytest.mark.parametrize(('code', 'said'), PARTS)
+@pytest.mark.parametrize(('code', 'said'), mostly_full(PARTS[:3], PARTS))
 def test_the_code_of_the_page_prints_what_it_says(code, said, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   printed = io.StringIO()

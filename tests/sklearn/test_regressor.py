@@ -12,7 +12,8 @@ from scipy import stats
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import counted
+from tests.compiled import built, counted
+from tests.marks import FULL, mostly_full, mostly_slow
 from tests.weights import drawn
 from zoo import estimators
 from zoo.core.distributions import Distribution
@@ -23,7 +24,7 @@ from zoo.estimators.linear import Ridge
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -87,7 +88,10 @@ LINEAR_ESTIMATORS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize('name', [*OF_LINEAR_FAMILY, *LINEAR_ESTIMATORS])
+@pytest.mark.parametrize(
+  'name',
+  mostly_slow(['rule'], [*OF_LINEAR_FAMILY, *LINEAR_ESTIMATORS]),
+)
 def test_weights_and_offset_are_those_of_the_learning_rule(name):
   model: Any = (OF_LINEAR_FAMILY | LINEAR_ESTIMATORS)[name]()
   task = TASK if issubclass(type(model), nnx.Module) else None
@@ -156,6 +160,7 @@ def test_columns_get_the_moments_that_features_have_in_prompts():
   assert_close(units.labels.back(labels), y, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['yq_lsa', 'transformer'])
 def test_the_units_of_a_table_do_not_matter(name):
   x, y = table()
@@ -190,11 +195,10 @@ def test_a_model_of_any_number_of_features_gets_those_of_the_table():
 
 def test_a_number_of_the_table_that_does_not_vary_predicts_itself():
   x, y = table()
-  for path in ('checkpoints/yq_lsa', 'checkpoints/transformer'):
-    constant = fitted(path, data=(x, np.full(20, 4.5))).predict(x)
-    np.testing.assert_array_equal(constant, 4.5)
-    one = fitted(path, data=(x[:1], y[:1])).predict(x)
-    np.testing.assert_array_equal(one, y[0])
+  constant = fitted('checkpoints/yq_lsa', data=(x, np.full(20, 4.5))).predict(x)
+  np.testing.assert_array_equal(constant, 4.5)
+  one = fitted('checkpoints/yq_lsa', data=(x[:1], y[:1])).predict(x)
+  np.testing.assert_array_equal(one, y[0])
 
 
 def test_a_column_that_varies_by_rounding_alone_is_constant():
@@ -237,11 +241,10 @@ def test_a_baseline_of_classes_predicts_no_numbers(name):
 def test_a_column_that_does_not_vary_in_the_context_is_ignored():
   x, y = table()
   x[:, 1] = 0.1  # whose mean is rounded
-  for path in ('checkpoints/yq_lsa', 'checkpoints/transformer'):
-    found, other = fitted(path, data=(x, y)), x.copy()
-    other[:, 1] = 1e6
-    assert np.isfinite(found.predict(x)).all()
-    np.testing.assert_array_equal(found.predict(other), found.predict(x))
+  found, other = fitted('checkpoints/yq_lsa', data=(x, y)), x.copy()
+  other[:, 1] = 1e6
+  assert np.isfinite(found.predict(x)).all()
+  np.testing.assert_array_equal(found.predict(other), found.predict(x))
 
 
 def _table_of_a_file(path, rows=200):
@@ -318,10 +321,12 @@ def test_data_unlike_the_prior_of_the_task_are_warned_of_once(saved):
   ('name', 'fields'),
   [
     ('linear_regression', {'num_features': 1, 'context_length': 3}),
-    ('linear_regression', {'num_features': 10, 'prior_mean': 2.0}),
-    ('sparse_regression', {'num_nonzero': 1}),
-    ('task_pool', {'num_tasks': 1}),
-    ('decision_tree', {'depth': 2}),
+    pytest.param('task_pool', {'num_tasks': 1}, marks=FULL),
+    pytest.param(
+      'linear_regression', {'num_features': 10, 'prior_mean': 2.0}, marks=FULL
+    ),
+    pytest.param('sparse_regression', {'num_nonzero': 1}, marks=FULL),
+    pytest.param('decision_tree', {'depth': 2}, marks=FULL),
   ],
 )
 def test_no_context_of_the_task_is_warned_of(name, fields):
@@ -552,26 +557,35 @@ SMALL = zoo.create_task('tabular', num_features=4, context_length=15)
 def tabular(kind: Any = zoo.models.Tabular):
   """A small model of tables with random weights, which has a histogram."""
   sizes: Any = {'num_layers': 1, 'num_heads': 2, 'width': 8, 'num_bars': 8}
-  return kind(4, **sizes, rngs=nnx.Rngs(0))
+  return built(lambda: kind(4, **sizes, rngs=nnx.Rngs(0)))
 
 
+@pytest.mark.slow
 def test_a_distribution_is_in_the_units_of_y():
   x, y = table(20)
   queries = table(5, seed=1)[0]
   model = fitted(tabular(), SMALL, data=(x, y))
   label = model.predict_distribution(queries)
   prompt = prompt_of((x - x.mean(0)) / x.std(0), y, (queries - x.mean(0)) / x.std(0))
-  own = model.model_.distribution(prompt)
-  for p in 0.05, 0.5, 0.95:
-    assert_close(label.quantile(p), own.quantile(p), 1e-4)
-  numbers = jnp.asarray(y[:5], jnp.float32)
-  assert_close(label.log_prob(y[:5]), own.log_prob(numbers), 1e-4)
+
+  @jax.jit
+  def by_the_model(prompt, numbers, p):
+    own = model.model_.distribution(prompt)
+    return jax.vmap(own.quantile)(p), own.log_prob(numbers)
+
+  shares = np.array([0.05, 0.5, 0.95], np.float32)
+  quantiles, densities = by_the_model(prompt, y[:5].astype(np.float32), shares)
+  for p, expected in zip((0.05, 0.5, 0.95), quantiles, strict=True):
+    assert_close(label.quantile(p), expected, 1e-4)
+  assert_close(label.log_prob(y[:5]), densities, 1e-4)
   mean, std = model.predict(queries, return_std=True)
   assert_close(label.mean, mean, 1e-5)
   assert_close(label.std, std, 1e-4)
   assert_close(model.predict(queries), mean, 1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_distribution_of_an_ensemble_is_the_mixture_of_its_members():
   x, y = table(20)
   model = fitted(tabular(), SMALL, num_members=3, data=(x, y))
@@ -584,6 +598,7 @@ def test_the_distribution_of_an_ensemble_is_the_mixture_of_its_members():
   assert_close(label.cdf(median), np.full(4, 0.5), 1e-3)
 
 
+@pytest.mark.slow
 def test_queries_share_a_context_where_a_model_has_distributions_of_rows():
   x, y = table(20)
   expected = fitted(tabular(), SMALL, data=(x, y)).predict(x, return_std=True)
@@ -596,6 +611,7 @@ def test_queries_share_a_context_where_a_model_has_distributions_of_rows():
   assert_close(found, expected, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_constant_is_known():
   x, _ = table(20)
   model = fitted(tabular(), SMALL, data=(x, np.full(20, 7.0)))
@@ -649,8 +665,21 @@ def test_a_distribution_of_ones_own_kind_is_in_the_units_of_y(unchecked):
     fitted(OfNothing(), TASK).predict_distribution(x)
 
 
-@pytest.mark.parametrize('kind', ['gaussian', 'bars'])
-def test_densities_do_not_depend_on_the_unit_of_y(kind):
+_UNITS = (
+  (0, 6), (0, -20), (-19, -14), (-20, -20), (19, 20), (20, -20), (-200, -200),
+  (200, 205), (3, 9),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('kind', 'units'),
+  mostly_full(
+    [('gaussian', ((-200, -200),))],
+    [('gaussian', _UNITS), ('bars', _UNITS)],
+    slow=[('gaussian', _UNITS)],
+  ),
+)
+def test_densities_do_not_depend_on_the_unit_of_y(kind, units):
   """All numbers are 10ᵏ y + 10ʲ, for which float64 has ten digits or more."""
   x, y = table(20, 3)
   y = (y - y.mean()) / y.std()
@@ -662,10 +691,7 @@ def test_densities_do_not_depend_on_the_unit_of_y(kind):
   plain: Any = fitted(*model, data=(x, y))
   label = plain.predict_distribution(queries)
   means, stds = plain.predict(queries, return_std=True)
-  for k, j in (
-    (0, 6), (0, -20), (-19, -14), (-20, -20), (19, 20), (20, -20), (-200, -200),
-    (200, 205), (3, 9),
-  ):  # fmt: skip
+  for k, j in units:
     unit, offset = 10.0**k, 10.0**j
     found = fitted(*model, data=(x * unit, unit * y + offset))
     other = found.predict_distribution(queries * unit)
@@ -698,6 +724,7 @@ def test_a_long_table_is_cut_into_equal_parts_whose_predictions_are_averaged():
   assert not np.allclose(other.predict(queries), found.predict(queries), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_with_learned_positions_is_given_no_more_rows_than_it_has_places_for():
   found = fitted('checkpoints/transformer', data=table(25))
   assert [len(part) for part in found._members[0].parts] == [9, 8, 8]
@@ -710,6 +737,7 @@ def test_rows_beyond_32_parts_are_left_out_with_a_warning():
     zoo.Regressor(Sized(Zero(), 3, 2)).fit(x, y)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_limit_takes_all_rows_at_once():
   sizes: Any = {'width': 8, 'num_layers': 1, 'num_heads': 1, 'positions': 'rotary'}
   model = drawn(
@@ -724,13 +752,17 @@ def test_a_model_without_a_limit_takes_all_rows_at_once():
   assert lengths == [2500, 2500]
 
 
-@pytest.mark.parametrize('model', [Ridge(1.0), NearestNeighbours()])
+@pytest.mark.parametrize(
+  'model', [Ridge(1.0), pytest.param(NearestNeighbours(), marks=FULL)]
+)
 def test_ten_thousand_rows_are_no_context_too_long(model):
   x, y = table(10_000, 5)
   predictions = fitted(model, TASK, data=(x, y)).predict(x[:500])
   assert np.corrcoef(predictions, y[:500])[0, 1] > 0.9
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_no_call_holds_more_numbers_than_its_bound():
   model = Sized(Zero(), 5)
   fitted(model, data=table(2000, 5)).predict(np.zeros((5000, 5)))
@@ -748,7 +780,7 @@ def test_many_queries_of_one_context_are_one_call_of_a_model_that_takes_them():
   assert model.rows == [(1, 64, 3)]  # padded to a power of two
 
 
-@pytest.mark.parametrize('name', ['transformer', 'neighbours'])
+@pytest.mark.parametrize('name', mostly_slow(['neighbours'], ['transformer']))
 def test_contexts_of_other_lengths_use_the_programs_of_the_next_power_of_two(name):
   sizes: Any = {'width': 8, 'num_layers': 1, 'num_heads': 1}
   model: Any = NearestNeighbours()
@@ -773,6 +805,7 @@ def test_contexts_of_other_lengths_use_the_programs_of_the_next_power_of_two(nam
 # Ensembles.
 
 
+@pytest.mark.slow
 def test_members_see_columns_in_other_orders():
   x, y = table(20, 3)
   queries = table(4, seed=1)[0]
@@ -819,17 +852,6 @@ def test_an_estimator_stands_in_a_pipeline_and_is_cross_validated():
 
 
 @pytest.mark.slow
-def test_members_and_paths_are_searched_over():
-  x, y = table(30)
-  paths = ['checkpoints/yq_lsa', 'checkpoints/transformer']
-  grid = {'model_or_path': paths, 'num_members': [1, 2]}
-  with warnings.catch_warnings(action='ignore'):
-    search: Any = GridSearchCV(zoo.Regressor(paths[0]), grid, cv=3).fit(x, y)
-  assert search.best_params_['model_or_path'] == paths[1]
-  assert search.best_score_ > 0.5
-
-
-@pytest.mark.slow
 def test_least_squares_in_context_are_those_of_scikit_learn():
   from sklearn.linear_model import LinearRegression
 
@@ -847,7 +869,7 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:the .* in prompts of:UserWarning')
 @pytest.mark.parametrize(
-  'model', [Ridge(), 'checkpoints/yq_lsa', 'checkpoints/tabular']
+  'model', mostly_full([Ridge()], ['checkpoints/yq_lsa', 'checkpoints/tabular'])
 )
 def test_the_checks_of_scikit_learn_pass(model, unchecked):
   from sklearn.utils.estimator_checks import check_estimator

@@ -266,6 +266,7 @@ def model():
   return zoo.models.YqLSA(3, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_fits_are_kept_and_are_those_of_the_probe(model):
   config = small_config('yq_lsa', task__noise_std=0.5)
   fitter = Fitter(config, ['zero', 'bayes'], 64)

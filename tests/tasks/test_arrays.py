@@ -150,7 +150,6 @@ def test_a_run_keeps_the_full_path(path, tmp_path, monkeypatch):
   assert build_task(config) == _task(path)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
   """Labels are 0 where the model is trained, so that it predicts 0, and 3 elsewhere."""

@@ -156,6 +156,7 @@ _LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes', mostly_full(_LAWS[:1], _LAWS, slow=_LAWS[2:]))
 def test_sequences_have_their_probabilities(changes):
   """All of them, and so the symbols at each position and the label of the query."""

@@ -16,6 +16,7 @@ from tests.compare import refuses
 from tests.digits import digits, write_digits
 from tests.tasks import host
 from zoo.config.building import build_task, with_full_path
+from zoo.core.errors import CONSTRAINTS
 
 
 @pytest.fixture(scope='module')
@@ -263,6 +264,6 @@ def test_without_the_extra_one_line_names_it(data_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
   with refuses(
     'tensorflow_datasets is not installed; images need pip install '
-    "-c constraints.txt -e '.[data]'"
+    f"-c {CONSTRAINTS} -e '.[data]'"
   ):
     _task(data_dir)

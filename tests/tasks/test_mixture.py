@@ -254,7 +254,7 @@ def test_half_bursty_clusters_have_the_rules_and_the_tests_of_their_parts():
     assert {'context_1', 'weights'} < {*shifts[test].baselines()}
   # What is published: in bursts a query is answered from the context or the weights.
   rules = named(task, ['context_1', 'weights'])
-  found = strategies(rules['weights'], shifts['swapped'], rules, num_prompts=32)
+  found = strategies(rules['weights'], shifts['swapped'], rules, num_prompts=64)
   assert found.weights == pytest.approx({'context_1': 0, 'weights': 1})
 
 

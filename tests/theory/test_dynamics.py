@@ -163,6 +163,7 @@ def test_a_flow_may_be_asked_for_its_start_and_for_equal_times(plane):
   np.testing.assert_array_equal(twice.risks, once.risks[[0, 1, 1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('unit', mostly_full([1.0, 1e-5], [1e5]))
 def test_the_kind_of_a_point_does_not_depend_on_the_unit_of_features(unit, unchecked):
   task = zoo.tasks.LinearRegression(1, 2, feature_covariance=[[unit**2]])

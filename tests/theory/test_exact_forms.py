@@ -21,11 +21,11 @@ from tests.theory.deep_rules import predict
 from tests.training.runs import small_config
 from tests.weights import randomize
 from zoo import theory
-from zoo.config.validation import validate
 from zoo.core.exact_forms import Recurrence
 from zoo.models import DeepLSA
 from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory.deep.deep_rule import deep_rule_risk
+from zoo.training.validation import validate
 
 _D = 3
 _risk = jax.jit(deep_rule_risk)

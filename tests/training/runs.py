@@ -85,6 +85,7 @@ def signal_at_step_4(monkeypatch: Any, number: int = signal.SIGTERM) -> None:
 
 
 _PROGRAMS: dict[str, Any] = {}  # that tests share
+_CHECKED: set[tuple[nnx.GraphDef, str]] = set()  # models, and the tasks they are for
 
 
 def compile_init(monkeypatch: Any) -> None:
@@ -106,29 +107,53 @@ def is_key(leaf: Any) -> bool:
   return jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
 
 
+# In what the configs of one program differ: where a run starts, logs and saves.
+_NOT_COMPILED = {
+  'checkpoint': ('every', 'every_minutes', 'keep', 'steps'),
+  'eval': ('every', 'num_compared'),
+  'mesh': ('heartbeat_timeout', 'start_timeout'),
+  'train': (
+    *('init_from', 'init_from_digest', 'init_from_other', 'init_from_step'),
+    'log_every',
+  ),
+}
+
+
 def share_programs(monkeypatch: Any) -> None:
   """Lets runs and sweeps of one config, but for its checkpoints, be compiled once.
 
-  For tests of what is written, with classes of the library. Only compiled programs are
-  shared: each launch makes its state, and checks its model, as for users.
+  For tests of what is written, with classes that nothing changes. A model of equal
+  structure is checked once, too; each launch makes its state, as for users.
   """
   compile_init(monkeypatch)
-  compile_training = run.compile_training
+  compile_training, check_agreement = run.compile_training, run.check_agreement
+
+  def checked(model: Any, task: Any, batch_size: int) -> None:
+    which = nnx.graphdef(model), f'{task} {batch_size}'
+    if which not in _CHECKED:
+      check_agreement(model, task, batch_size)
+      _CHECKED.add(which)
 
   def shared(training: Any) -> Any:
-    config = {**json.loads(to_json(training.config)), 'checkpoint': None}
-    evaluation, mesh = training.evaluation, training.mesh
-    values = training.key, training.numbers, evaluation.inputs
-    leaves, structure = jax.tree.flatten(values)
-    kinds = [jnp.asarray(leaf).tolist() for leaf in leaves if not is_key(leaf)]
+    config = {**json.loads(to_json(training.config)), 'seed': None}
+    for section, fields in _NOT_COMPILED.items():
+      config[section] = {k: v for k, v in config[section].items() if k not in fields}
+    evaluation, mesh, numbers = training.evaluation, training.mesh, training.numbers
+    if numbers.learning_rate is not None:  # It is an input, as the task is.
+      del config['optimizer']['learning_rate']
+    inputs, structure = jax.tree.flatten(evaluation.inputs)
+    kinds = [jnp.asarray(leaf).tolist() for leaf in inputs if not is_key(leaf)]
+    shapes = jax.tree.map(jnp.shape, numbers)
     text = f'{jax.dtypes.canonicalize_dtype(float)} {json.dumps(config)} {structure}'
-    text += f' {kinds} {training.key.shape}'
+    text += f' {kinds} {shapes} {training.key.shape}'
     if text not in _PROGRAMS:
       _PROGRAMS[text] = compile_training(training)
     compiled = _PROGRAMS[text]
-    key, numbers = replicate((training.key, training.numbers), mesh)
-    return compiled._replace(config=training.config, key=key, numbers=numbers)
+    key, numbers = replicate((training.key, numbers), mesh)
+    own = {'config': training.config, 'init': training.init}
+    return compiled._replace(**own, key=key, numbers=numbers)
 
+  monkeypatch.setattr(run, 'check_agreement', checked)
   for module in (run, stacking):
     monkeypatch.setattr(module, 'compile_training', shared)
 

@@ -6,12 +6,17 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import configs
 import zoo
-from tests.marks import mostly_full
+from tests.compiled import built
+from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
+from zoo.config.building import build_model, build_task
 from zoo.training import train
+
+pytestmark = [*FULL]
 
 _LINEAR = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb', 'scale'
 # Images need data; tests/training/test_images.py has some. Urns have no features.
@@ -32,9 +37,8 @@ def _resumed(config, workdir):
   return train(config, workdir)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['gru'], _NAMES))
-def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
+@pytest.mark.parametrize('name', _NAMES)
+def test_it_is_trained_resumed_and_opened(name, tmp_path, unchecked):
   config = _small(name, eval__num_compared=16)
   summary = train(config, tmp_path, compare=True)
   assert summary is not None
@@ -50,7 +54,14 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   copy = tmp_path / 'copy'
   zoo.save(saved.model, copy, saved.config)
   np.testing.assert_array_equal(zoo.load(copy).model(prompt), saved.model(prompt))
-  report = zoo.probing.probe(saved.model, saved.task, num_prompts=64)
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_it_is_probed(name, unchecked):
+  config = _small(name)
+  task = build_task(config)
+  model = built(lambda: build_model(config, nnx.Rngs(0)))
+  report = zoo.probing.probe(model, task, num_prompts=64)
   content = json.loads(report.to_json())
   assert content['comparison']['model']['num_prompts'] == 64
   layered = 'transformer', 'deep_lsa', 'clusters'
@@ -58,7 +69,6 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
 
 
-@pytest.mark.slow
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path):
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():

@@ -15,6 +15,7 @@ import zoo
 from configs import common
 from tests.compare import assert_close, refuses
 from tests.compiled import built
+from tests.marks import mostly_full
 from tests.settings import curve_key
 from tests.training.runs import small_config
 from zoo.config import sharding
@@ -22,16 +23,12 @@ from zoo.config.saved import to_json
 from zoo.config.sharding import make_mesh
 from zoo.core import draws, registry
 from zoo.host.files import read_json
-from zoo.measure import comparison
 from zoo.measure.comparison import compare
+from zoo.objectives import build_objective, numbers_of
+from zoo.objectives.losses import predicted
 from zoo.reports.style import drawing_of
-from zoo.training import sweep, table, train
+from zoo.training import against_baselines, sweep, table, train
 from zoo.training.against_baselines import compare_models, num_compared
-from zoo.training.objective import (
-  make_objective,
-  numbers_of,
-  predicted,
-)
 from zoo.training.records import read_lines
 from zoo.training.run_plots import plot_examples
 from zoo.training.summary import read_summary, write_summary
@@ -83,11 +80,11 @@ def _task() -> Any:
 
 def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   config, task = _config(objective__positions=positions), _task()
-  objective = make_objective(config, task, statistics=False)
+  objective = build_objective(config, task, model)
   graph, state = nnx.split(model)
 
   def loss(state):
-    return objective(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
+    return objective.loss(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
 
   with jax.set_mesh(make_mesh(config)):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)
@@ -165,7 +162,7 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
   for said in ('on the same 32 prompts', 'bayes, the least possible', 'zero', 'median'):
     assert said in text
   # The loss of the model stands there once.
-  assert text.count('loss ± 95 %') == 1
+  assert text.count('loss ± t·s.e.') == 1
   assert text.split('\n')[1].split()[:2] == [
     'causal',
     f'{comparison["model"]["mean"][-1]:.4f}',
@@ -270,6 +267,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
 
+@pytest.mark.slow
 def test_the_baselines_of_a_split_model_are_measured_on_one_device(monkeypatch):
   devices = {}
 
@@ -284,9 +282,9 @@ def test_the_baselines_of_a_split_model_are_measured_on_one_device(monkeypatch):
 
   task = _task()
   monkeypatch.setattr(type(task), 'baselines', lambda _: {'zero': zero})
-  with jax.set_mesh(make_mesh(_config(mesh__data=8))):
+  with jax.set_mesh(make_mesh(_config(mesh__data=2))):
     assert compare(Noting(3, rngs=nnx.Rngs(0)), task, 16)
-  assert devices == {'model': 8, 'zero': 1}
+  assert devices == {'model': 2, 'zero': 1}
 
 
 @pytest.mark.slow
@@ -317,7 +315,9 @@ def no_gather(monkeypatch):
 _NO_COMPARISON = 'no comparison with the baselines of the task, for which the memory is'
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('no_gather')
+@pytest.mark.full
 def test_a_run_whose_memory_is_not_enough_has_a_result_without_comparison(
   tmp_path, caplog
 ):
@@ -331,24 +331,57 @@ def test_a_run_whose_memory_is_not_enough_has_a_result_without_comparison(
   assert train(config, tmp_path) == summary
 
 
-def test_a_launch_adds_the_comparison_that_a_killed_one_left_out(tmp_path, caplog):
-  config = small_config(train__num_steps=2, eval__num_compared=8)
-  before = train(config, tmp_path)
+@pytest.mark.usefixtures('shared_programs')
+def test_a_launch_compares_a_finished_run_where_a_comparison_is_missing(
+  finished, tmp_path, monkeypatch, caplog
+):
+  """Since a launch was killed, the memory was too small, or others are asked for."""
+  config = small_config(eval__num_compared=8)
+  counts, form = [], finished[1]['comparison']['model']
+
+  def exhausted(*arguments, **options):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9')
+
+  def compared(models, task, num_prompts, seed, is_checked):
+    (model,) = models
+    counts.append(num_prompts)
+    return [of_weights(model, min(num_prompts, 12))]  # The task is too large for more.
+
+  def of_weights(model, num_prompts):
+    weights = np.ravel(model.w_k[...]).tolist()
+    return {'model': {**form, 'num_prompts': num_prompts, 'mean': weights}}
+
+  monkeypatch.setattr(against_baselines, 'compare_all', exhausted)
+  before = train(config, tmp_path, compare=True)
   assert before is not None
+  assert before['eval_risk'] is not None
   assert before['comparison'] is None
-  summary = train(config, tmp_path, compare=True)
-  assert summary is not None
-  saved = zoo.load(tmp_path)
-  expected = compare(saved.model, saved.task, 8, config.eval.seed)
-  assert summary == {**before, 'comparison': expected}
-  assert train(config, tmp_path) == summary == read_summary(tmp_path)
-  # A comparison that is there is not measured again.
+  (said,) = [message for message in caplog.messages if _NO_COMPARISON in message]
+  assert said.endswith('not enough: RESOURCE_EXHAUSTED: Out of memory allocating 9')
+  monkeypatch.setattr(against_baselines, 'compare_all', compared)
+  assert train(config, tmp_path) == before
+  model = zoo.load(tmp_path).model
+  for asked, num in (8, 8), (12, 12), (20, 12):
+    config.eval.num_compared = asked
+    summary: Any = train(config, tmp_path, compare=True)
+    assert summary == {**before, 'comparison': of_weights(model, num)}
+    assert summary == read_summary(tmp_path)
+    assert train(config, tmp_path, compare=True) == train(config, tmp_path) == summary
+  assert counts == [8, 12, 20]  # None is measured again.
+  # Without the model it stays, and a warning says that there is no other.
   for step in (tmp_path / 'checkpoints').iterdir():
     shutil.rmtree(step)
+  caplog.clear()
   assert train(config, tmp_path, compare=True) == summary
+  assert 'there is no comparison' not in caplog.text
+  config.eval.num_compared = 11
+  assert train(config, tmp_path, compare=True) == summary
+  assert 'the baselines of the task on 11 prompts' in caplog.text
   write_summary(tmp_path, before)
+  caplog.clear()
   assert train(config, tmp_path, compare=True) == before
   assert 'no comparison with the baselines of the task' in caplog.text
+  assert counts == [8, 12, 20]
 
 
 # A model that is split by its layers over `model`, and one that is fully sharded.
@@ -360,7 +393,7 @@ SPLIT = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('no_gather')
-@pytest.mark.parametrize(('name', 'changes'), SPLIT)
+@pytest.mark.parametrize(('name', 'changes'), mostly_full(SPLIT[:1], SPLIT))
 def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes):
   config = small_config(name, train__num_steps=2, eval__num_compared=8, **changes)
   summary = train(config, tmp_path, compare=True)
@@ -383,45 +416,10 @@ def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('no_gather')
+@pytest.mark.full
 def test_models_side_by_side_that_one_device_cannot_hold_have_results(tmp_path, caplog):
   config = small_config('deep_set', train__num_steps=2, eval__num_compared=8)
   rows = sweep(config, [{'seed': 0}, {'seed': 1}], tmp_path)
   assert rows is not None
   assert [row['comparison'] for row in rows] == [None, None]
   assert caplog.text.count(_NO_COMPARISON) == 1
-
-
-def test_another_number_of_prompts_compares_a_finished_run_again(tmp_path, caplog):
-  config = small_config(train__num_steps=2, eval__num_compared=8)
-  first = train(config, tmp_path, compare=True)
-  config.eval.num_compared = 12
-  summary = train(config, tmp_path, compare=True)
-  assert first is not None
-  assert summary is not None
-  saved = zoo.load(tmp_path)
-  assert first['comparison'] == compare(saved.model, saved.task, 8, config.eval.seed)
-  expected = compare(saved.model, saved.task, 12, config.eval.seed)
-  assert summary == {**first, 'comparison': expected} == read_summary(tmp_path)
-  # Without the model the comparison stays, and a warning says that there is no other.
-  for step in (tmp_path / 'checkpoints').iterdir():
-    shutil.rmtree(step)
-  assert train(config, tmp_path, compare=True) == summary
-  assert 'there is no comparison' not in caplog.text
-  config.eval.num_compared = 10
-  assert train(config, tmp_path, compare=True) == summary
-  assert 'the baselines of the task on 10 prompts' in caplog.text
-
-
-def test_a_comparison_that_a_large_task_limits_is_not_measured_again(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setattr(comparison, 'affordable', lambda *_: 6)
-  config = small_config(train__num_steps=2, eval__num_compared=8)
-  first = train(config, tmp_path, compare=True)
-  assert first is not None
-  assert first['comparison'] is not None
-  assert first['comparison']['model']['num_prompts'] == 6
-  config.eval.num_compared = 9
-  assert train(config, tmp_path, compare=True) == first
-  monkeypatch.setattr(comparison, 'affordable', lambda *_: 1 / 0)
-  assert train(config, tmp_path, compare=True) == first

@@ -18,9 +18,9 @@ from zoo.config import curricula
 from zoo.config.building import build_model, build_task
 from zoo.config.curricula import Stage, stage_at
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
-from zoo.training.curriculum import FirstFeatures, draw_lengths
-from zoo.training.objective import make_objective, numbers_of
+from zoo.objectives import build_objective, numbers_of
+from zoo.objectives.stages import FirstFeatures, draw_lengths
+from zoo.training.validation import validate
 
 
 def _config(**changes):
@@ -85,7 +85,7 @@ def test_losses_that_count_are_those_of_the_stage():
   config = _config()
   task: Any = build_task(config)
   model = built(lambda: Loops(3, 2, rngs=nnx.Rngs(0)))
-  objective = make_objective(config, task, statistics=False)
+  loss = build_objective(config, task, model).loss
   key, numbers = jax.random.key(1), numbers_of(task)
 
   @jax.jit
@@ -96,7 +96,7 @@ def test_losses_that_count_are_those_of_the_stage():
 
   @jax.jit
   def at(stage: Stage) -> Any:
-    return objective(model, key, numbers._replace(stage=stage))
+    return loss(model, key, numbers._replace(stage=stage))
 
   loss_of_each = np.asarray(losses(key))
   assert loss_of_each.shape == (2, 16, 5)
@@ -107,6 +107,18 @@ def test_losses_that_count_are_those_of_the_stage():
       stage = Stage(None, jnp.int32(examples), jnp.int32(loops))
       np.testing.assert_allclose(at(stage), counted.mean(), rtol=1e-5)
     np.testing.assert_allclose(at(Stage()), loss_of_each.mean(), rtol=1e-5)
+
+
+def test_a_run_goes_from_stage_to_stage():
+  """A weight of the guess moves from the step on at which its feature is used."""
+  changes = {'objective__name': 'sampled', 'optimizer__name': 'sgd'}
+  run = Run(small_config(**changes, curriculum__every=2, curriculum__features=1))
+  before = np.asarray(run.state['model']['w'][...])
+  for start, moved in (0, 1), (1, 1), (2, 2), (3, 2), (4, 3):
+    run.train(start, start + 1)
+    after = np.asarray(run.state['model']['w'][...])
+    np.testing.assert_array_equal(after != before, np.arange(3) < moved)
+    before = after
 
 
 def test_lengths_are_drawn_uniformly_from_the_least_to_the_most():
@@ -135,9 +147,9 @@ def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
     errors[lengths == n] = np.square(prediction - short.y_query)[lengths == n]
   for parts in 1, 4:
     config.train.num_parts = parts
-    objective = make_objective(validate(config), task, statistics=False)
+    objective = build_objective(validate(config), task, model)
     with jax.set_mesh(make_mesh(config)):
-      loss = nnx.jit(objective)(model, key, numbers)
+      loss = nnx.jit(objective.loss)(model, key, numbers)
     np.testing.assert_allclose(loss, errors.mean(), rtol=1e-5)
 
 

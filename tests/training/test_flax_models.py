@@ -12,7 +12,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.flax_models import FORMS, REFUSED, register_all
-from tests.marks import mostly_full, mostly_slow
+from tests.marks import mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_by_hand import assert_close, config_of, loop_of, parameters
 from zoo.config.building import build_task
@@ -20,12 +20,8 @@ from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.roles import parameter_roles, shared_paths
 from zoo.training import grid, sweep
 
-_QUICK = ['Remat', 'KeepsRngs', 'PlainArray']
-# One of each kind; with --full, all.
-_SLOW = [
-  *('Scan', 'Cond', 'Untrained', 'Tied', 'DropoutOff', 'NumPyMask', 'OtherTypes'),
-  'Recurrent',
-]
+# Arrays that are not trained, and a shared weight; with --full, all.
+_SLOW = ['Untrained', 'Tied']
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +35,7 @@ def _model(name):
   return cls(build_task(config_of(name)).num_features, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize('name', mostly_full(_QUICK, FORMS, slow=_SLOW))
+@pytest.mark.parametrize('name', mostly_full([], FORMS, slow=_SLOW))
 def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
   config, model = config_of(name), _model(name)
   task = build_task(config)
@@ -52,7 +48,8 @@ def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
     np.testing.assert_array_equal(zoo.predict(zoo.load(path).model, prompt), expected)
 
 
-@pytest.mark.parametrize('name', mostly_full(_QUICK, FORMS, slow=_SLOW))
+@pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize('name', mostly_full(['KeepsRngs'], FORMS, slow=_SLOW))
 def test_a_model_of_flax_is_trained_stopped_and_goes_on(name, tmp_path):
   """To the weights of Flax's own loop, and to the bits of a run that never stopped."""
   config = config_of(name)
@@ -69,7 +66,7 @@ def test_a_model_of_flax_is_trained_stopped_and_goes_on(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['Scan', *_QUICK], FORMS))
+@pytest.mark.parametrize('name', mostly_full(['KeepsRngs'], FORMS))
 def test_models_of_flax_are_trained_side_by_side(name, tmp_path):
   config = config_of(name)
   rows = sweep(config, grid({'seed': [0, 1]}), tmp_path)
@@ -80,7 +77,9 @@ def test_models_of_flax_are_trained_side_by_side(name, tmp_path):
     assert_close(parameters(zoo.load(row['workdir']).model), expected)
 
 
-@pytest.mark.parametrize('name', mostly_slow(['SameNames', 'DropoutOn'], REFUSED))
+@pytest.mark.parametrize(
+  'name', mostly_full(['SameNames'], REFUSED, slow=['DropoutOn'])
+)
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_path):
   _, reason, by = REFUSED[name]
   config = config_of(name)
@@ -97,27 +96,32 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_layers_that_are_computed_again_train_as_others(tmp_path):
   """The field `model.remat` of transformers, alone and side by side.
 
   With SGD, which moves a weight by its gradient: Adam would divide small gradients, and
   the rounding errors in them, by their size.
   """
+  fields = {
+    **{'model__num_layers': 1, 'model__width': 8, 'optimizer__name': 'sgd'},
+    **{'train__num_steps': 4, 'eval__num_batches': 0},
+  }
   weights = []
-  fields = {'train__num_steps': 4, 'optimizer__name': 'sgd', 'eval__num_batches': 1}
   for remat in False, True:
     config = small_config('transformer', model__remat=remat, **fields)
-    rows = sweep(config, grid({'seed': [0, 1]}), tmp_path / f'{remat}')
-    assert rows is not None
-    weights.append(parameters(zoo.load(rows[0]['workdir']).model))
+    zoo.train(config, tmp_path / f'{remat}')
+    weights.append(parameters(zoo.load(tmp_path / f'{remat}').model))
   assert_close(*weights)
-  config = small_config('transformer', model__remat=True, **fields)
-  zoo.train(config, tmp_path / 'alone')
-  assert_close(parameters(zoo.load(tmp_path / 'alone').model), weights[0])
+  rows = sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')
+  assert rows is not None
+  assert_close(parameters(zoo.load(rows[0]['workdir']).model), weights[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['Recurrent'], FORMS))
+@pytest.mark.full
+@pytest.mark.parametrize('name', FORMS)
 def test_models_of_flax_are_trained_in_parts_of_a_batch(name, tmp_path):
   """Flax's own loop takes the gradient of the whole batch, which is the same mean."""
   config = config_of(name, train__num_parts=2)
@@ -128,6 +132,7 @@ def test_models_of_flax_are_trained_in_parts_of_a_batch(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_weights_of_bfloat16_are_trained_in_parts_of_a_batch(tmp_path):
   """The mean of the gradients of the parts is that of the whole batch.
 
@@ -147,6 +152,7 @@ def test_weights_of_bfloat16_are_trained_in_parts_of_a_batch(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['Tied', 'SharedLayer'])
+@pytest.mark.slow
 def test_a_shared_weight_is_named_by_each_of_its_paths(name, tmp_path):
   """A pattern that names its second path freezes it, as one of the first does."""
   path = {'Tied': 'write/linear/kernel', 'SharedLayer': 'second'}[name]

@@ -124,6 +124,7 @@ def gathered(text):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path):
   """Saved fully sharded and resumed on one device."""
   plain = small_config('multi_head_lsa', model__num_heads=6)

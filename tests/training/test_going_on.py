@@ -18,7 +18,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from tests.launch.processes import run as launched
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from tests.training.runs import (
   assert_close_arrays,
   assert_same_bits,
@@ -59,13 +59,16 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(tmp_path):
   assert [line['step'] for line in lines] == [4, 6, 8, 12, 16, 18, 20]
 
 
-def test_a_finished_run_whose_step_cannot_be_loaded_stays_as_it_is(tmp_path):
-  config = small_config()
-  assert zoo.train(config, tmp_path) is not None
+@pytest.mark.slow
+def test_a_finished_run_whose_step_cannot_be_loaded_stays_as_it_is(
+  tmp_path, monkeypatch, thirty
+):
+  shutil.copytree(thirty, tmp_path, dirs_exist_ok=True)
   before = _content(tmp_path)
-  config.train.num_steps = 20
+  # Compiling would be in vain.
+  monkeypatch.setattr(run, 'compile_training', lambda training: training)
   with jax.enable_x64(True), refuses('as float32', 'as float64; jax_enable_x64 must'):
-    zoo.train(config, tmp_path)
+    zoo.train(_of_steps(60), tmp_path)
   assert _content(tmp_path) == before
 
 
@@ -169,11 +172,11 @@ def finished(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize('place', ['start', 'step', 'save', 'replace'])
+@pytest.mark.parametrize('place', mostly_full(['replace'], ['start', 'step', 'save']))
 def test_a_longer_launch_that_is_killed_changes_nothing_before_its_first_save(
-  tmp_path, finished, cache, no_step, place
+  tmp_path, finished, cache, no_step, place, full
 ):
-  folders = {kind: tmp_path / kind for kind in finished}
+  folders = {kind: tmp_path / kind for kind in (finished if full else ['run'])}
   for kind, folder in folders.items():
     shutil.copytree(finished[kind], folder)
     killed = launched([sys.executable, '-c', _KILLED, place, kind, folder], cache)
@@ -219,23 +222,26 @@ _MAY_CHANGE = {
 }
 
 
+# Those that change which programs run, or when; with --full, all.
+_MAY_CHANGE_BITS = ['checkpoint.every', 'checkpoint.steps', 'eval.metrics']
+
+
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
-  """The arrays and the summary of a run of 12 steps that nothing has interrupted."""
-  workdir = tmp_path_factory.mktemp('whole')
+def twelve(tmp_path_factory):
+  """The workdir of a run of 12 steps that nothing has interrupted."""
+  workdir = tmp_path_factory.mktemp('twelve')
   with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
     share_programs(patch)
-    summary = zoo.train(small_config(), workdir)
-  assert summary is not None
-  return saved_arrays(workdir, 12), summary
+    zoo.train(small_config(), workdir)
+  return workdir
 
 
 @pytest.mark.usefixtures('shared_programs')
 @pytest.mark.parametrize(
-  'field', mostly_slow(['eval.every', 'checkpoint.every'], _MAY_CHANGE)
+  'field', mostly_full(['eval.every'], _MAY_CHANGE, slow=_MAY_CHANGE_BITS)
 )
 def test_a_field_that_may_change_when_a_run_goes_on_changes_no_bit(
-  tmp_path, stop_at, whole, field, monkeypatch
+  tmp_path, stop_at, twelve, field, monkeypatch
 ):
   monkeypatch.setitem(METRICS, 'size', lambda model, task, key: {'of it': 1.0})
   stop_at(4)
@@ -244,8 +250,8 @@ def test_a_field_that_may_change_when_a_run_goes_on_changes_no_bit(
   changed = small_config(**{field.replace('.', '__'): _MAY_CHANGE[field]})
   summary = zoo.train(changed, tmp_path)
   assert summary is not None
-  arrays, wanted = whole
-  assert_same_bits(saved_arrays(tmp_path, 12), arrays)
+  wanted = json.loads((twelve / 'summary.json').read_text())
+  assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(twelve, 12))
   for name in 'eval_risk', 'eval_risk_stderr', 'exact_risk':
     assert summary[name] == wanted[name]
 
@@ -260,6 +266,7 @@ _OTHER_SUMS = {
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('field', _OTHER_SUMS)
 def test_a_mesh_that_changes_when_a_run_goes_on_changes_sums_alone(
   tmp_path, stop_at, field
@@ -414,19 +421,22 @@ def test_training_starts_from_the_weights_of_another_run():
       np.testing.assert_array_equal(averaged, expected)
 
 
-def test_a_fine_tuned_run_goes_on_after_its_source_is_gone(tmp_path):
+@pytest.mark.usefixtures('shared_programs')
+def test_a_fine_tuned_run_goes_on_after_its_source_is_gone(tmp_path, twelve):
   """To the bits of a run that was never stopped; a new run needs the source."""
   source = tmp_path / 'source'
-  zoo.train(small_config(train__num_steps=4), source)
+  shutil.copytree(twelve, source)
+  for step in 8, 12:  # It has come to its step 4, and goes on later.
+    shutil.rmtree(source / 'checkpoints' / str(step))
   config = small_config(seed=1, train__init_from=str(source))
   zoo.train(config, tmp_path / 'whole')
   for event in zoo.training_run(config, tmp_path / 'stopped'):
     if event.step == 4:
       break
   # From other weights it is another run, unless the config names those that it had.
-  zoo.train(small_config(train__num_steps=8), source)
+  shutil.copytree(twelve, source, dirs_exist_ok=True)
   for name in 'whole', 'stopped':
-    with refuses('train.init_from_digest', 'train.init_from_step (4 there, 8 here)'):
+    with refuses('train.init_from_digest', 'train.init_from_step (4 there, 12 here)'):
       zoo.train(config, tmp_path / name)
   pinned = small_config(seed=1, train__init_from=str(source), train__init_from_step=4)
   assert zoo.train(pinned, tmp_path / 'whole') is not None

@@ -13,9 +13,9 @@ from tests.compare import refuses
 from tests.compiled import predict
 from tests.digits import write_digits
 from tests.training.runs import assert_same_bits, saved_arrays
-from zoo.config.validation import validate
 from zoo.training import train
 from zoo.training.sweeps.points import config_of_all, validated_configs
+from zoo.training.validation import validate
 
 
 @pytest.fixture(scope='module')
@@ -45,6 +45,7 @@ def _config(data_dir) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.full
 def test_a_run_resumes_and_its_checkpoint_has_the_name_of_its_data(
   data_dir, tmp_path, stop_at
 ):
@@ -70,6 +71,7 @@ def test_a_run_resumes_and_its_checkpoint_has_the_name_of_its_data(
   moved.rename(folder)
 
 
+@pytest.mark.slow
 def test_points_of_a_sweep_have_the_full_path_and_the_version_as_runs_do(
   data_dir, monkeypatch
 ):

@@ -9,14 +9,16 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.marks import mostly_full
+from tests.marks import FULL, mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
 from zoo.config.sharding import make_mesh, on_mesh
+from zoo.host.interruption import Interruption
 from zoo.training import against_baselines, many
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import make_training
 from zoo.training.stacking import make_many, unstack
+from zoo.training.sweeps import run as sweep_run
 
 
 def _config(**changes):
@@ -41,6 +43,30 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unche
   comparisons = compare_models(configs, graph, mesh, models, is_stacked=True)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
   assert comparisons == [{'model': 5, 'w': i} for i in range(3)]
+
+
+def test_a_point_that_has_a_summary_has_its_weights(monkeypatch, tmp_path):
+  """A launch that is killed in between saves the weights of the others later."""
+  members = [many.Member(_config(seed=i), tmp_path / f'seed={i}') for i in range(2)]
+
+  def save(folder, *arguments):
+    if folder == members[1].workdir:
+      raise InterruptedError
+
+  summaries = [{'model': 'transformer', 'step': 12} for _ in members]
+  for name, result in (
+    ('compile_many', None),
+    ('train_many', (None, summaries)),
+    ('unstack', [None, None]),
+    ('finished_event', None),
+  ):
+    monkeypatch.setattr(sweep_run, name, lambda *_, result=result: result)
+  monkeypatch.setattr(sweep_run, 'save_result', save)
+  for _, folder in members:
+    folder.mkdir()
+  with pytest.raises(InterruptedError):
+    sweep_run._train_stacked(members, tmp_path, '1/1', Interruption(), [])
+  assert [*tmp_path.rglob('summary.json')] == [members[0].workdir / 'summary.json']
 
 
 _OTHER = {'seed': 1, 'optimizer__learning_rate': 2e-2}
@@ -90,7 +116,12 @@ _MIXERS = [{'model__mixer': mixer} for mixer in zoo.list_mixers()]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('shared', 'other'), mostly_full(_PAIRS, _MIXERS, [{'seed': 1}]), ids=str
+  ('shared', 'other'),
+  [
+    *mostly_full(_PAIRS[1:], _MIXERS, [{'seed': 1}]),
+    pytest.param(*_PAIRS[0], marks=FULL),
+  ],
+  ids=str,
 )
 def test_transformers_side_by_side_are_what_they_are_alone(shared, other, monkeypatch):
   compile_init(monkeypatch)

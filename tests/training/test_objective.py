@@ -16,15 +16,11 @@ from tests.settings import isotropic
 from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import validate
 from zoo.measure.predictive import with_drawn_labels
-from zoo.training.objective import (
-  make_objective,
-  numbers_of,
-  sample,
-  trained_losses,
-  uses_statistics,
-)
+from zoo.objectives import Sampled, build_objective, numbers_of
+from zoo.objectives.base import sample
+from zoo.objectives.losses import trained_losses
+from zoo.training.validation import validate
 
 _AUTO = jax.sharding.AxisType.Auto
 
@@ -36,6 +32,10 @@ def _model(d, heads):
       'multi_head_lsa', num_features=d, num_heads=heads, rngs=nnx.Rngs(0)
     )
   )
+
+
+def _uses_statistics(model, task):
+  return Sampled(small_config(), task, model).uses_statistics()
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,15 @@ def _model(d, heads):
 )
 def test_statistics_are_seen_where_they_are_cheaper(d, c, heads, statistics):
   task = zoo.create_task('linear_regression', num_features=d, context_length=c)
-  assert uses_statistics(small_config(), _model(d, heads), task) == statistics
+  assert _uses_statistics(_model(d, heads), task) == statistics
 
 
 def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
-  class Softmax:
-    num_heads = 100
-
+  loops = nnx.eval_shape(lambda: Loops(3, 1, rngs=nnx.Rngs(0)))  # without a rule
   task = zoo.create_task('linear_regression', num_features=3, context_length=4)
-  assert not uses_statistics(small_config(), Softmax(), task)
-  assert uses_statistics(small_config(), _model(3, 4), task)
-  assert not uses_statistics(small_config(), _model(3, 4), Wrapped(task))
+  assert not _uses_statistics(loops, task)
+  assert _uses_statistics(_model(3, 4), task)
+  assert not _uses_statistics(_model(3, 4), Wrapped(task))
 
 
 @pytest.mark.parametrize('name', mostly_full(['multi_head_lsa'], ['yq_lsa', 'ltb']))
@@ -99,11 +97,12 @@ def _without_name(section):
 def test_what_is_trained_is_what_the_model_predicts(make, positions):
   task = isotropic(3, 4)
   config = small_config('transformer', objective__positions=positions)
-  objective = make_objective(config, task, statistics=False)
-  graph, state = nnx.split(built(make))
+  model = built(make)
+  loss = build_objective(config, task, model).loss
+  graph, state = nnx.split(model)
 
   def trained(state):
-    return objective(nnx.merge(graph, state), jax.random.key(1), numbers_of(task))
+    return loss(nnx.merge(graph, state), jax.random.key(1), numbers_of(task))
 
   def predicted(state):
     model, prompt = nnx.merge(graph, state), task.sample(jax.random.key(1), 16)
@@ -178,14 +177,15 @@ def test_observed_labels_depend_on_the_place_in_the_batch_alone():
 
 def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
   task = _TASKS['classes']
-  graph, state = nnx.split(built(lambda: Loops(3, 1, 3, rngs=nnx.Rngs(0))))
+  model = built(lambda: Loops(3, 1, 3, rngs=nnx.Rngs(0)))
+  graph, state = nnx.split(model)
 
   def slopes(labels, keys):
     config = small_config('transformer', objective__labels=labels)
-    objective = make_objective(config, task, statistics=False)
+    objective = build_objective(config, task, model)
 
     def loss(state, key):
-      return objective(nnx.merge(graph, state), key, numbers_of(task))
+      return objective.loss(nnx.merge(graph, state), key, numbers_of(task))
 
     found = jax.vmap(jax.grad(loss), (None, 0))(state, keys)
     return jax.tree.leaves(found)

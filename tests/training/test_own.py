@@ -14,6 +14,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.contracts.classes import Linear
+from tests.marks import FULL
 from tests.training.runs import (
   assert_same_bits,
   lines_of,
@@ -26,22 +28,32 @@ from zoo.config.building import build_model, build_task
 from zoo.config.own import METRICS, OBJECTIVES
 from zoo.config.sharding import make_mesh
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.training import batch_parts, grid, run_plots, sweep
+from zoo.core.registry import MODELS
+from zoo.objectives import batch_parts, build_objective
+from zoo.training import run_plots, sweep
 from zoo.training.compilation import make_training
+from zoo.training.evaluation import own_metrics
+from zoo.training.hooks import Event, numbers_of_hooks
+from zoo.training.validation import validate
 
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch):
-  """The metric, the objective and the hook of examples/distillation.py."""
+  """The metric, the objective and the hook of examples/distillation.py.
+
+  The model is linear, so that its programs are quickly traced.
+  """
   from examples import distillation
 
   monkeypatch.setitem(METRICS, 'norm', distillation.norm)
   monkeypatch.setitem(OBJECTIVES, 'distilled', distillation.distilled)
+  monkeypatch.setitem(MODELS, 'linear', Linear)
   return distillation
 
 
 def _config(**changes):
   fields = {
+    'model': {'name': 'linear'},
     'task__noise_std': 0.5,
     'objective__name': 'distilled',
     'objective__positions': 'query',
@@ -50,12 +62,11 @@ def _config(**changes):
     'optimizer__schedule': 'constant',
     'optimizer__clip_norm': None,
   }
-  return small_config('transformer', **fields | changes)
+  return small_config('yq_lsa', **fields | changes)
 
 
-def test_an_own_objective_is_that_of_a_loop_by_hand(tmp_path):
-  config = _config(train__num_steps=3, train__num_parts=2)
-  zoo.train(config, tmp_path)
+def _by_hand(config):
+  """The parameters after training by a loop, with the objective written out."""
   task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
   model = build_model(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
   bayes = task.baselines()['bayes']
@@ -73,18 +84,22 @@ def test_an_own_objective_is_that_of_a_loop_by_hand(tmp_path):
     optimizer.update(model, nnx.grad(loss)(model))
 
   with jax.default_matmul_precision('highest'):
-    for i in range(3):
+    for i in range(config.train.num_steps):
       step(model, optimizer, i)
-  assert_close(parameters(zoo.load(tmp_path).model), parameters(model))
+  return parameters(model)
 
 
 def _norm(model):
   return np.sqrt(sum(np.sum(np.square(w)) for w in parameters(model).values()))
 
 
-def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
-  """Also by a run that was stopped and goes on, to the same bits."""
-  config, calls = _config(), []
+@pytest.mark.usefixtures('shared_programs')
+def test_own_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
+  """Of a run with an own objective, which ends at the weights of a loop by hand.
+
+  And by a run that was stopped and goes on, to the same bits.
+  """
+  config, calls = _config(train__num_parts=2), []
 
   class Watches(own.Largest):
     def on_chunk(self, event):
@@ -103,6 +118,7 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
   assert [line['step'] for line in lines if 'norm/weights' in line] == [6, 12]
   assert [line['step'] for line in lines if 'largest' in line] == [6, 12]
   model = zoo.load(tmp_path / 'whole').model
+  assert_close(parameters(model), _by_hand(config))
   np.testing.assert_allclose(lines[-1]['norm/weights'], _norm(model), rtol=1e-5)
   largest = max(np.abs(weight).max() for weight in parameters(model).values())
   assert lines[-1]['largest'] == float(largest)
@@ -136,14 +152,51 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
       run_plots.plot_metric([tmp_path / 'whole'], name)
 
 
-def test_metrics_and_objectives_are_those_of_runs_alone_in_a_sweep(tmp_path):
+# Two points of one program; with --full, another that is trained alone.
+_POINTS = [{'seed': 0}, {'seed': 1}]
+_ONE_MORE = pytest.param([*_POINTS, {'seed': 1, 'train.batch_size': 17}], marks=FULL)
+
+
+@pytest.mark.parametrize('points', [_POINTS, _ONE_MORE])
+def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
+  points, tmp_path, own, monkeypatch
+):
+  """The work of two points would divide a batch into lanes; that of one does not."""
+  calls = []
+
+  def noisy(model, prompt, task, key):
+    noise = jax.random.normal(key, prompt.y_query.shape)
+    return task.loss(model(prompt) + noise, prompt.y_query)
+
+  class Watches(own.Largest):
+    def on_save(self, event):
+      calls.append((event.workdir, 'save', event.step))
+
+    def on_end(self, event):
+      assert f'seed={event.config.seed}' in event.workdir.name
+      calls.append((event.workdir, 'end', event.summary['step']))
+      saved = parameters(zoo.load(event.workdir).model)
+      for path, weight in parameters(event.model).items():
+        np.testing.assert_array_equal(weight, saved[path])
+
+  monkeypatch.setitem(OBJECTIVES, 'distilled', noisy)
   config = _config()
-  rows = sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')
+  task, mesh = build_task(config), make_mesh(config)
+  weights = make_training(config, mesh).abstract['model']
+  sizes = sum(leaf.size for leaf in jax.tree.leaves(weights))
+  work = sizes * config.train.batch_size * (task.context_length + 1)
+  monkeypatch.setattr(batch_parts, '_LEAST_PRODUCTS', 2 * work)
+  assert batch_parts.num_lanes(config, task, mesh, weights) == 1
+  assert batch_parts.num_lanes(config, task, mesh, [weights] * 2) > 1
+  rows = sweep(config, points, tmp_path / 'sweep', hooks=[Watches()])
   assert rows is not None
   zoo.train(config, tmp_path / 'alone')
-  alone = lines_of(tmp_path / 'alone')[-1]
+  logged = [lines_of(folder) for folder in (rows[0]['workdir'], tmp_path / 'alone')]
+  for name in 'loss', 'norm/weights':
+    numbers, expected = ([line.get(name, 0) for line in lines] for lines in logged)
+    np.testing.assert_allclose(numbers, expected, rtol=1e-5)
   np.testing.assert_allclose(
-    rows[0]['metrics']['norm/weights'], alone['norm/weights'], rtol=1e-5
+    rows[0]['metrics']['norm/weights'], logged[1][-1]['norm/weights'], rtol=1e-5
   )
   assert_close(
     parameters(zoo.load(rows[0]['workdir']).model),
@@ -152,36 +205,6 @@ def test_metrics_and_objectives_are_those_of_runs_alone_in_a_sweep(tmp_path):
   with (tmp_path / 'sweep/table.csv').open(newline='') as file:
     written = [float(row['norm/weights']) for row in csv.DictReader(file)]
   assert written == [row['metrics']['norm/weights'] for row in rows]
-
-
-@pytest.mark.parametrize(
-  'together', [True, pytest.param(False, marks=pytest.mark.slow)]
-)
-def test_hooks_are_called_for_each_point_of_a_sweep(tmp_path, own, together):
-  """For points that one program trains, and for those that are trained alone."""
-  config, calls = _config(), []
-
-  class Watches(own.Largest):
-    def on_save(self, event):
-      calls.append((event.workdir, 'save', event.step))
-
-    def on_end(self, event):
-      assert event.config.seed == event.config.train.batch_size % 2
-      calls.append((event.workdir, 'end', event.summary['step']))
-      np.testing.assert_array_equal(
-        np.concatenate([w.ravel() for w in parameters(event.model).values()]),
-        np.concatenate(
-          [w.ravel() for w in parameters(zoo.load(event.workdir).model).values()]
-        ),
-      )
-
-  sizes = {0: 16, 1: 17}
-  points = [{'seed': s, 'train.batch_size': size} for s, size in sizes.items()]
-  if together:
-    config.train.batch_size = 16
-    points = [{'seed': 0}, {'seed': 0, 'optimizer.learning_rate': 0.02}]
-  rows = sweep(config, points, tmp_path, hooks=[Watches()])
-  assert rows is not None
   for row in rows:
     lines = lines_of(row['workdir'])
     assert [line['step'] for line in lines if 'largest' in line] == [6, 12]
@@ -192,36 +215,45 @@ def test_hooks_are_called_for_each_point_of_a_sweep(tmp_path, own, together):
     assert own_calls == [('save', 4), ('save', 8), ('save', 12), ('end', 12)]
   # A finished point calls nothing.
   calls.clear()
-  assert sweep(config, points, tmp_path, hooks=[Watches()]) == rows
+  assert sweep(config, points, tmp_path / 'sweep', hooks=[Watches()]) == rows
   assert calls == []
 
 
-@pytest.mark.parametrize(
-  ('metric', 'said'),
-  [
-    (lambda model, task, key: 1.0, ["the metric 'norm' returns a float; it must be"]),
-    (
-      lambda model, task, key: {'a': jnp.ones(2)},
-      ["'a' as an array of the shape (2,) and the type float32; it must be a number"],
-    ),
-    (lambda model, task, key: {'a': 'text'}, ["'norm' returns 'a' as 'text'"]),
-    (lambda model, task, key: {'a': 1j}, ["'norm' returns 'a' as 1j"]),
-  ],
-)
-def test_a_metric_of_another_form_is_refused(metric, said, tmp_path, monkeypatch):
-  monkeypatch.setitem(METRICS, 'norm', metric)
-  with refuses(*said):
+def _metrics(*names):
+  """The numbers of metrics of a model."""
+  graph, state = nnx.split(Linear(rngs=nnx.Rngs(0)))
+  return own_metrics(graph, names, build_task(_config()), jax.random.key(0), state)
+
+
+def test_a_metric_of_another_form_is_refused(tmp_path, monkeypatch):
+  array = "'a' as an array of the shape (2,) and the type float32; it must be a number"
+  for returned, said in (
+    (1.0, "the metric 'norm' returns a float; it must be"),
+    ({'a': jnp.ones(2)}, array),
+    ({'a': 'text'}, "'norm' returns 'a' as 'text'"),
+    ({'a': 1j}, "'norm' returns 'a' as 1j"),
+  ):
+    monkeypatch.setitem(METRICS, 'norm', lambda *_, returned=returned: returned)
+    with refuses(said):
+      _metrics('norm')
+  with refuses(said):
     zoo.train(_config(), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 
-def test_an_objective_of_another_form_is_refused(tmp_path, monkeypatch):
-  monkeypatch.setitem(OBJECTIVES, 'distilled', lambda *_: jnp.ones(()))
+def test_an_objective_of_another_form_is_refused(monkeypatch):
+  def refused(returned):
+    monkeypatch.setitem(OBJECTIVES, 'distilled', lambda *_: returned)
+    model, config = Linear(rngs=nnx.Rngs(0)), _config()
+    objective: Any = build_objective(config, build_task(config), model)
+    objective.check_variables(model)
+
   with refuses("the objective 'distilled' returns the shape () for 16 prompts"):
-    zoo.train(_config(), tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
+    refused(jnp.ones(()))
+  with refuses("the objective 'distilled' returns numbers of the type int32"):
+    refused(jnp.ones(16, jnp.int32))
   with refuses('which itself says what is trained'):
-    zoo.train(_config(objective__positions='every'), tmp_path / 'run')
+    validate(_config(objective__positions='every'))
 
 
 class _Normalised(nnx.Module):
@@ -238,9 +270,8 @@ class _Normalised(nnx.Module):
     return self.out(self.norm(prompt.x_query, **options))[:, 0]
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_an_objective_that_changes_more_than_weights_is_refused(
-  dtype, tmp_path, monkeypatch, register
+  tmp_path, monkeypatch, register
 ):
   """A step with one part would keep the running mean, and one with two would not."""
   zoo.register_model('normalised')(_Normalised)
@@ -249,7 +280,7 @@ def test_an_objective_that_changes_more_than_weights_is_refused(
     return task.loss(model.predict(prompt, use_running_average=False), prompt.y_query)
 
   monkeypatch.setitem(OBJECTIVES, 'distilled', batch)
-  config = _config(model={'name': 'normalised'}, train__compute_dtype=dtype)
+  config = _config(model={'name': 'normalised'})
   with refuses("the objective 'distilled' changes norm.mean, norm.var of the model"):
     zoo.train(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
@@ -264,6 +295,7 @@ class _Dropped(nnx.Module):
     return self.out(self.drop(prompt.x_query))[:, 0]
 
 
+@pytest.mark.slow
 def test_an_objective_may_set_the_random_stream_of_its_model(
   tmp_path, monkeypatch, register
 ):
@@ -275,7 +307,8 @@ def test_an_objective_may_set_the_random_stream_of_its_model(
     hidden = model.drop(prompt.x_query, deterministic=False)
     return task.loss(model.out(hidden)[:, 0], prompt.y_query)
 
-  config = _config(model={'name': 'dropped'}, eval__metrics=())
+  fields = {'eval__metrics': (), 'eval__num_batches': 0}
+  config = _config(model={'name': 'dropped'}, **fields)
   monkeypatch.setitem(OBJECTIVES, 'distilled', drop)
   assert zoo.train(config, tmp_path / 'run') is not None
   own = functools.partial(drop, is_reseeded=False)
@@ -284,59 +317,20 @@ def test_an_objective_may_set_the_random_stream_of_its_model(
     zoo.train(config, tmp_path / 'other')
 
 
-def test_an_objective_without_real_losses_is_refused(tmp_path, monkeypatch):
-  def whole(model, prompt, task, key):
-    return jnp.int32(model(prompt))
-
-  monkeypatch.setitem(OBJECTIVES, 'distilled', whole)
-  with refuses("the objective 'distilled' returns numbers of the type int32"):
-    zoo.train(_config(), tmp_path / 'run')
-
-
-def test_what_an_objective_draws_is_the_same_beside_other_points(tmp_path, monkeypatch):
-  """Also where the work of all points is enough to divide a batch into lanes."""
-
-  def noisy(model, prompt, task, key):
-    return task.loss(
-      model(prompt) + jax.random.normal(key, prompt.y_query.shape), prompt.y_query
-    )
-
-  monkeypatch.setitem(OBJECTIVES, 'distilled', noisy)
-  config = _config(eval__metrics=(), train__num_steps=3, train__log_every=1)
-  task, mesh = build_task(config), make_mesh(config)
-  weights = make_training(config, mesh).abstract['model']
-  sizes = sum(leaf.size for leaf in jax.tree.leaves(weights))
-  work = sizes * config.train.batch_size * (task.context_length + 1)
-  monkeypatch.setattr(batch_parts, '_LEAST_PRODUCTS', 2 * work)
-  assert batch_parts.num_lanes(config, task, mesh, weights) == 1
-  assert batch_parts.num_lanes(config, task, mesh, [weights] * 2) > 1
-  zoo.train(config, tmp_path / 'alone')
-  sweep(config, grid({'seed': [0, 1]}), tmp_path / 'both')
-  alone, together = (
-    [line['loss'] for line in lines_of(tmp_path / folder)]
-    for folder in ('alone', 'both/points/seed=0')
-  )
-  np.testing.assert_allclose(together, alone, rtol=1e-5)
-
-
-def test_the_key_of_a_metric_does_not_depend_on_other_metrics(tmp_path, monkeypatch):
-  def drawn(model, task, key):
-    return {'number': jax.random.uniform(key)}
-
+def test_the_key_of_a_metric_does_not_depend_on_other_metrics(monkeypatch):
   for name in 'first', 'second':
-    monkeypatch.setitem(METRICS, name, drawn)
-  numbers = []
-  for names in ('second',), ('first', 'second'):
-    config = _config(eval__metrics=names)
-    zoo.train(config, tmp_path / '-'.join(names))
-    numbers.append(lines_of(tmp_path / '-'.join(names))[-1]['second/number'])
-  assert numbers[0] == numbers[1]
+    monkeypatch.setitem(
+      METRICS, name, lambda model, task, key: {'number': jax.random.uniform(key)}
+    )
+  alone, both = _metrics('second'), _metrics('first', 'second')
+  assert alone['second/number'] == both['second/number'] != both['first/number']
   with refuses("the name of a metric is 'a/b'; it must have no slash"):
-    zoo.register_metric('a/b')(drawn)
+    zoo.register_metric('a/b')(abs)
   with refuses("the name of a metric is 'curve'"):
-    zoo.register_metric('curve')(drawn)
+    zoo.register_metric('curve')(abs)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(
   tmp_path, monkeypatch
 ):
@@ -350,51 +344,56 @@ def test_a_loss_that_is_not_finite_at_first_is_no_matter_of_the_rate(
     zoo.train(_config(), tmp_path / 'run')
 
 
-def test_an_error_of_ones_own_keeps_its_traceback(tmp_path, monkeypatch, own):
-  def broken(*_):
-    raise KeyError('mine')
+def _broken(*_):
+  raise KeyError('mine')
 
-  class Broken(zoo.Hook):
-    def on_evaluation(self, event):
-      broken()
 
+def test_an_error_of_a_metric_or_an_objective_keeps_its_traceback(
+  tmp_path, monkeypatch
+):
   for entries, name in (METRICS, 'norm'), (OBJECTIVES, 'distilled'):
     with monkeypatch.context() as patch:
-      patch.setitem(entries, name, broken)
+      patch.setitem(entries, name, _broken)
       with pytest.raises(KeyError, match='mine') as info:
         zoo.train(_config(), tmp_path / name)
-    assert info.traceback[-1].name == 'broken'
+    assert info.traceback[-1].name == '_broken'
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.usefixtures('shared_programs')
+def test_an_error_of_a_hook_keeps_its_traceback_and_the_run_goes_on(tmp_path, own):
+  class Broken(zoo.Hook):
+    on_evaluation = _broken
+
   with pytest.raises(KeyError, match='mine') as info:
-    zoo.train(_config(), tmp_path / 'hook', hooks=[Broken()])
-  assert info.traceback[-1].name == 'broken'
-  # What was saved before stays, and the run goes on.
-  zoo.train(_config(), tmp_path / 'hook', hooks=[own.Largest()])
-  assert [line['step'] for line in lines_of(tmp_path / 'hook')] == [4, 6, 8, 12]
+    zoo.train(_config(), tmp_path, hooks=[Broken()])
+  assert info.traceback[-1].name == '_broken'
+  # What was saved before stays.
+  zoo.train(_config(), tmp_path, hooks=[own.Largest()])
+  assert [line['step'] for line in lines_of(tmp_path)] == [4, 6, 8, 12]
 
 
-@pytest.mark.parametrize(
-  ('returned', 'said'),
-  [
+def test_a_hook_returns_numbers_of_its_own(tmp_path):
+  line = {'loss': 0.5, 'wall_time': 1.0}
+  event = Event(_config(), tmp_path, 6, line, None, lambda: Linear(rngs=nnx.Rngs(0)))
+  for returned, said in (
     (3.0, 'returns a float; it must be a dict'),
     ({'loss': 1.0}, "returns 'loss', which the line of the step has already"),
-    ({'wall_time': 1.0}, "returns 'wall_time', which the line of the step has"),
     ({'a': 'b'}, "returns 'a' as 'b'; it must be a number"),
     ({'a': 1j}, "returns 'a' as 1j; it must be a number"),
     ({'a': [[1.0], 2.0]}, "returns 'a' as [[1.0], 2.0]; it must be a number"),
     ({1: 2.0}, 'returns the name 1; it must be text'),
     ({'curve/0001': 2.0}, "returns the name 'curve/0001'; it must be text, and must"),
-  ],
-)
-def test_a_hook_returns_numbers_of_its_own(returned, said, tmp_path):
-  class Own(zoo.Hook):
-    def on_evaluation(self, event):
-      return returned
+  ):
 
-  with pytest.raises(zoo.RunError) as info:
-    zoo.train(_config(eval__metrics=()), tmp_path, hooks=[Own()])
-  assert 'Own.on_evaluation' in str(info.value)
-  assert said in str(info.value)
+    class Own(zoo.Hook):
+      def on_evaluation(self, event, returned: Any = returned):
+        return returned
+
+    with pytest.raises(zoo.RunError) as info:
+      numbers_of_hooks([Own()], event)
+    assert str(info.value).startswith('Own.on_evaluation ')
+    assert said in str(info.value)
 
 
 def test_unknown_names_are_refused(tmp_path):
@@ -407,8 +406,8 @@ def test_unknown_names_are_refused(tmp_path):
 @pytest.mark.parametrize('name', ['sampled', 'nll', 'rows', 'exact'])
 def test_an_objective_of_the_library_keeps_its_name(name):
   registered = OBJECTIVES.copy()
-  with refuses('one of the library'):
-    zoo.register_objective(name)
+  with refuses('name of the objective of the library'):
+    zoo.register_objective(name)(lambda model, prompt, task, key: model(prompt))
   assert registered == OBJECTIVES
 
 

@@ -9,10 +9,10 @@ from flax import nnx
 
 from tests.marks import SLOW
 from tests.training.runs import small_config
-from zoo.config.building import build_model, build_task
+from zoo.config.building import abstract_model, build_model, build_task
 from zoo.config.sharding import make_mesh
-from zoo.training.batch_parts import num_lanes
-from zoo.training.objective import make_objective, numbers_of
+from zoo.objectives import build_objective, numbers_of
+from zoo.objectives.batch_parts import num_lanes
 
 
 def _config(**changes):
@@ -28,12 +28,13 @@ def _gradient(changes, num_lanes=1, make_config=_config):
 def _gradients(changes, num_lanes, make_config):
   config = make_config(**dict(changes))
   task = build_task(config)
-  objective = make_objective(config, task, False, num_lanes)
+  objective = build_objective(config, task, abstract_model(config))
+  loss_of = functools.partial(objective.loss, num_lanes=num_lanes)
 
   @jax.jit
   def gradient(key):  # weights and all in one program
     model = build_model(config, nnx.Rngs(0))
-    loss, gradients = nnx.value_and_grad(objective)(model, key, numbers_of(task))
+    loss, gradients = nnx.value_and_grad(loss_of)(model, key, numbers_of(task))
     return loss, nnx.to_pure_dict(gradients)
 
   with jax.set_mesh(make_mesh(config)):

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh
 from zoo.host.interruption import Interruption
@@ -75,9 +76,9 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   [
     (run, 'caller'),
     (run, 'evaluation'),
-    (many, 'evaluation'),
-    pytest.param(run, 'save', marks=pytest.mark.slow),
-    pytest.param(many, 'save', marks=pytest.mark.slow),
+    pytest.param(many, 'evaluation', marks=pytest.mark.slow),
+    pytest.param(run, 'save', marks=FULL),
+    pytest.param(many, 'save', marks=FULL),
   ],
 )
 def test_what_is_beside_the_steps_of_a_run_does_not_slow_them(

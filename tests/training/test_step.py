@@ -25,8 +25,8 @@ from zoo.core.draws import (
   TRAIN_STREAM,
   stream_of,
 )
+from zoo.objectives import numbers_of
 from zoo.training.compilation import make_training
-from zoo.training.objective import numbers_of
 from zoo.training.step import run_steps
 
 
@@ -103,6 +103,7 @@ def test_however_steps_are_cut_into_calls_they_give_the_same_bits():
   assert compiled._cache_size() == 1  # one program for any number of steps
 
 
+@pytest.mark.slow
 def test_the_state_is_sharded_from_birth_and_donated():
   run = Run(four_by_two())
   heads = [leaf for leaf in jax.tree.leaves(run.state) if leaf.shape == (4, 4, 4)]

@@ -45,8 +45,11 @@ def test_tokens_are_those_of_the_layout_of_four_examples(name, changes, tokens):
   config = small_config(name, objective__name='sampled', **changes)
   model = abstract_model(config)
   assert tokens_per_step(config, model) == 16 * tokens
-  config.objective.name = 'exact'
-  assert tokens_per_step(config, model) is None
+
+
+def test_an_objective_without_prompts_has_no_tokens():
+  config = small_config('yq_lsa', objective__name='exact')
+  assert tokens_per_step(config, abstract_model(config)) is None
 
 
 def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process(unchecked):

@@ -14,7 +14,7 @@ from zoo.training.sweeps import points_of
 
 # Six points of one program, the first of which is the config itself.
 _POINTS = [{'seed': i % 3, 'task.prior_mean': 2 + i / 4} for i in range(6)]
-_TWO = _POINTS[:2]  # where it does not matter how many there are
+_TWO = [{'seed': 0}, {'seed': 1}]  # where it does not matter how many there are
 
 
 def _config():
@@ -61,6 +61,7 @@ def test_each_group_is_cut_into_pieces_of_neighbours_which_are_dealt():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.full
 def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):
@@ -118,6 +119,7 @@ def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_part_names_the_points_that_it_has_lost(tmp_path, no_step):
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]

@@ -35,7 +35,6 @@ from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
 from zoo.training.sweeps import groups
 from zoo.training.sweeps import run as sweep_run
-from zoo.training.sweeps.folders import names_of_folders
 from zoo.training.sweeps.points import name_of, with_fields, without_arrays
 
 _POINTS = [
@@ -107,6 +106,7 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(three, tmp_path, i
   _assert_as_alone(_config(), _POINTS[i], three[i], tmp_path / 'alone')
 
 
+@pytest.mark.slow
 def test_a_model_that_contradicts_itself_is_refused_before_anything_is_written(
   register, tmp_path
 ):
@@ -122,28 +122,22 @@ def test_a_model_that_contradicts_itself_is_refused_before_anything_is_written(
 
 
 def test_a_model_that_reads_its_target_is_refused_in_a_sweep_that_exists(
-  register, tmp_path
+  register, tmp_path, three
 ):
   @register('own')
   class Own(zoo.models.MultiHeadLSA):
-    def __init__(self, num_features, peeks=False, *, rngs):
-      super().__init__(num_features, 1, rngs=rngs)
-      self.peeks = peeks
-
     def __call__(self, prompt):
-      return super().__call__(prompt) + (prompt.y_query if self.peeks else 0)
+      return super().__call__(prompt) + prompt.y_query
 
-  def points(peeks):
-    return [{'model.peeks': peeks, 'seed': 0}, {'model.peeks': peeks, 'seed': 1}]
-
-  config = _config(model={'name': 'own', 'peeks': False}, train__num_steps=2)
-  sweeps.sweep(config, points(False), tmp_path / 'sweep')
-  before = sorted(path.name for path in (tmp_path / 'sweep').rglob('*'))
+  shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
+  before = _files_of(tmp_path)
+  points = [{'model.name': 'own', 'seed': seed} for seed in (0, 1)]
   with refuses('reads the target'):
-    sweeps.sweep(config, [*points(False), *points(True)], tmp_path / 'sweep')
-  assert sorted(path.name for path in (tmp_path / 'sweep').rglob('*')) == before
+    sweeps.sweep(_config(), [*_POINTS[:3], *points], tmp_path)
+  assert _files_of(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
 def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   config = _config(checkpoint__steps=(2, 7), checkpoint__every=12)
@@ -151,13 +145,16 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     signal_at_step_4(patch)
     assert sweeps.sweep(config, points, tmp_path / 'sweep') is None
+  # An unfinished point opens at the newest step of its program.
+  folder = tmp_path / 'sweep' / 'points' / name_of(points[2])
+  assert zoo.load(folder).step == 6  # where the loop stops next after the signal
+  assert not (folder / 'checkpoints').exists()
   sweep(config, points, tmp_path / 'sweep')
   kept = [*sweeps.kept_models(config, points, tmp_path / 'sweep')]
   together = [([0, 1, 2], step) for step in (2, 7, 12)]
   own = [([i], 12) for i in range(3)]  # in the folders of the points
   assert [(members, step) for members, step, _ in kept] == [*together, *own]
   train(sweeps.at_point(config, points[2]), tmp_path / 'alone')
-  folder = tmp_path / 'sweep' / 'points' / name_of(points[2])
   for _, step, load_models in kept[:3]:
     *_, model = load_models()
     alone = zoo.load(tmp_path / 'alone', step).model
@@ -174,18 +171,6 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   assert zoo.load(folder).step == 12
   with refuses('has no step 5; it has [2, 7, 12]'):
     zoo.load(folder, 5)
-
-
-def test_an_unfinished_point_opens_at_the_newest_step_of_its_program(
-  tmp_path, monkeypatch
-):
-  with monkeypatch.context() as patch:
-    share_programs(patch)
-    signal_at_step_4(patch)
-    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path / 'sweep') is None
-  folder = tmp_path / 'sweep' / 'points' / name_of(_POINTS[0])
-  assert zoo.load(folder).step == 6  # where the loop stops next after the signal
-  assert not (folder / 'checkpoints').exists()
 
 
 def test_a_point_may_have_numbers_of_numpy():
@@ -239,8 +224,7 @@ def test_a_point_whose_fields_have_another_order_is_the_same(tmp_path):
   other = dict([*one.items()][::-1])
   with refuses('is given twice'):
     _sweep([one, other], tmp_path)
-  (tmp_path / 'points' / name_of(one)).mkdir(parents=True)
-  assert names_of_folders(tmp_path, [other]) == [name_of(one)]
+  assert name_of(other) == name_of(one) == 'optimizer.learning_rate=0.1,seed=0'
 
 
 def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
@@ -252,10 +236,6 @@ def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   with refuses('is given twice'):
     sweeps.sweep(_config(), points[:2], tmp_path / 'sweep')
   assert not (tmp_path / 'sweep').exists()
-  # A folder that has the number as it was written is not trained anew.
-  assert names_of_folders(tmp_path, points[1:2]) == ['task.prior_mean=0']
-  (tmp_path / 'points/task.prior_mean=0.0').mkdir(parents=True)
-  assert names_of_folders(tmp_path, points[1:2]) == ['task.prior_mean=0.0']
 
 
 @pytest.mark.slow
@@ -263,6 +243,7 @@ def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   ('objective', 'i'),
   mostly_full([('sampled', 2)], ['sampled', 'exact'], range(5)),
 )
+@pytest.mark.full
 def test_so_it_is_with_weights_that_decay(all_points, tmp_path, objective, i):
   config, rows = all_points(objective)
   _assert_as_alone(config, _POINTS[i], rows[i], tmp_path / 'alone')
@@ -335,16 +316,8 @@ def test_the_table_is_there_as_json_and_csv(three):
 
 
 def test_the_printed_table_has_the_metrics_of_ones_own():
-  unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
-  rows = [
-    {
-      'seed': 0,
-      'eval_risk': 1.0,
-      'metrics': {'norm/w': 2.5, 'norm/v': None},
-      **unknown,
-    },
-    {'seed': 1, 'eval_risk': None, 'step': None, **unknown},
-  ]
+  first, lost = _sampled('optimizer.name', {'adam': [1.0, None]})
+  rows = [first | {'metrics': {'norm/w': 2.5, 'norm/v': None}}, lost]
   header, first, lost = sweeps.format_table(rows, ['seed']).split('\n')
   assert header.split() == ['seed', 'sampled', 'risk', 'norm/w']
   assert (first.split(), lost.split()) == (
@@ -354,14 +327,16 @@ def test_the_printed_table_has_the_metrics_of_ones_own():
 
 
 def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one():
+  measured = {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}
   rows = [
-    {'seed': seed, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
+    {'seed': seed, 'step': 12, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
     | {'exact_risk': None, 'excess_risk': None}
-    | {'comparison': {'model': {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}}}
+    | {'comparison': {'model': {**measured, 'num_prompts': 64}}}
     for seed in range(2)
   ]
   first, means, _ = sweeps.format_table(rows, ['seed']).split('\n\n')
-  assert first.split('\n')[1].split() == ['0', '1.0000', '0.9800']
+  assert first.split('\n')[0].endswith('± t·s.e.')
+  assert first.split('\n')[1].split() == ['0', '1.0000', '0.9992']  # t = 1.998
   assert means.split('\n')[1].split()[:2] == ['2', '1.0000']
   rows[1]['comparison'] = None
   first, *_ = sweeps.format_table(rows, ['seed']).split('\n\n')
@@ -369,12 +344,7 @@ def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one(
 
 
 def test_the_table_has_means_over_seeds_with_students_intervals():
-  unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
-  rows = [
-    {'train.num_steps': n, 'seed': s, 'eval_risk': float(n + s), **unknown}
-    for n in (3, 7)
-    for s in range(3)
-  ]
+  rows = _sampled('train.num_steps', {n: [n + 0.0, n + 1.0, n + 2.0] for n in (3, 7)})
   fields = ['train.num_steps', 'seed']
   header, *_, few, _, note = sweeps.format_table(rows[:-1], fields).split('\n')
   assert few.split()[:4] == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
@@ -388,7 +358,7 @@ def _sampled(field, risks):
   """The rows of a sweep over a field and seeds; a loss of None is not finite."""
   return [
     {field: value, 'seed': seed, 'step': risk and 12, 'eval_risk': risk}
-    | dict.fromkeys(['eval_risk_stderr', 'exact_risk', 'excess_risk'])
+    | dict.fromkeys(['eval_risk_stderr', 'exact_risk', 'excess_risk', 'comparison'])
     for value, losses in risks.items()
     for seed, risk in enumerate(losses)
   ]
@@ -516,6 +486,7 @@ def _files_of(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
   shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
   again = sweep(_config(), _POINTS[:3], tmp_path)
@@ -577,6 +548,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
 @pytest.mark.parametrize(
   ('place', 'number', 'num_done'),
@@ -595,8 +567,8 @@ def test_a_signal_outside_the_loop_of_a_lone_point_stops_the_sweep(
       signal.raise_signal(signals.pop())
     return function(*arguments)
 
-  points = [{'task.context_length': length} for length in (3, 4)]
-  config = small_config(eval__num_batches=0, checkpoint__every=12)
+  points = [{'checkpoint.every': every} for every in (6, 12)]
+  config = small_config(eval__num_batches=0)
   with monkeypatch.context() as patch:
     patch.setattr(run, place, interrupted)
     if number == signal.SIGINT:
@@ -661,6 +633,7 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_sweep_on_eight_devices_is_that_on_one(all_points, tmp_path, monkeypatch):
   config, rows = all_points('sampled')
   compile_init(monkeypatch)
@@ -678,8 +651,8 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, n
   # A program of one point, and one of three.
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
-  points = [{'task.context_length': 3, rate: 1e30}, *points]
-  config = _config(eval__num_batches=0, checkpoint__every=12)
+  points = [{'checkpoint.every': 6, rate: 1e30}, *points]
+  config = small_config(eval__num_batches=0, checkpoint__every=12)
   with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+30') as info:
     sweep(config, points, tmp_path)
   assert [row[rate] for row in info.value.rows] == [1e-3, 2e-3]
@@ -714,7 +687,9 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, n
   ).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
+@pytest.mark.full
 def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
   tmp_path, monkeypatch, no_step
 ):
@@ -724,20 +699,22 @@ def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
   monkeypatch.setattr(run, 'check_sampled', wrong)
   # A program that loses all of its points, and a point alone.
   rate = 'optimizer.learning_rate'
-  points = [{rate: 1e30}, {rate: 1e31}, {rate: 1e30, 'task.context_length': 3}]
-  config = _config(eval__num_batches=0, checkpoint__every=12)
+  points = [{rate: value} for value in (1e30, 1e31, 1e32)]
+  points += [{rate: 1e30, 'checkpoint.every': 6}]
+  config = small_config(eval__num_batches=0, checkpoint__every=12)
   for _ in range(2):
-    with pytest.raises(sweeps.LostPointsError, match='3 of 3 points') as info:
+    with pytest.raises(sweeps.LostPointsError, match='4 of 4 points') as info:
       sweep(config, points, tmp_path)
     reason = 'step 2 is not finite: y of the prompts of Own is not finite'
-    assert str(info.value).count(reason) == 3
+    assert str(info.value).count(reason) == 4
     no_step()
   # A point whose record is deleted is trained again.
-  (tmp_path / 'points' / name_of(points[2]) / 'diverged.json').unlink()
+  (tmp_path / 'points' / name_of(points[3]) / 'diverged.json').unlink()
   with pytest.raises(AssertionError, match='trained again'):
     sweep(config, points, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_program_has_the_record_of_the_model_that_was_lost_last(
   tmp_path, monkeypatch
 ):
@@ -772,11 +749,11 @@ def test_the_error_of_a_program_has_the_record_of_the_model_that_was_lost_last(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('shared_programs')
-@pytest.mark.parametrize('has_record', [True, False])
+@pytest.mark.parametrize('has_record', mostly_full([True], [False]))
 def test_a_program_that_has_lost_a_point_goes_on_without_it(
   tmp_path, monkeypatch, has_record
 ):
-  # Sweeps of earlier versions left no record.
+  # A point that is to be trained for more steps has no record for their number.
   rate = 'optimizer.learning_rate'
   points, config = [{rate: 1e30}, {rate: 1e-3}], _config(eval__num_batches=0)
   with monkeypatch.context() as patch:
@@ -820,6 +797,7 @@ def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
   tmp_path, trained
 ):
@@ -944,22 +922,6 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
     sweep(config, points, tmp_path / 'sweep')
   with refuses("none.npz', which cannot be read"):
     sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('shared_programs')
-def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
-  caplog.set_level('INFO', 'absl')
-  # Programs of two points, one and one.
-  points = grid({'checkpoint.every': [4, 6, 12], 'seed': [0, 1]})
-  sweep(_config(), [*points[:3], points[4]], tmp_path)
-  said = [
-    message for message in caplog.messages if 'the sweep will take about' in message
-  ]
-  assert [message.partition(';')[0] for message in said] == [
-    '2 of 4 points are done',
-    '3 of 4 points are done',
-  ]
 
 
 def test_times_are_said_in_words():

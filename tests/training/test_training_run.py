@@ -66,7 +66,7 @@ def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
   assert_same_bits(saved_arrays(tmp_path / 'cut', 12), saved_arrays(whole[0], 12))
 
 
-@pytest.mark.parametrize('stopped', [False, True])
+@pytest.mark.parametrize('stopped', mostly_slow([True], [False]))
 def test_two_runs_in_turn_heed_a_signal_and_leave_the_handlers_as_they_were(
   tmp_path, stopped
 ):
@@ -97,13 +97,14 @@ def test_a_break_leaves_an_iterator_open_that_a_variable_holds(tmp_path):
   assert next(zoo.training_run(config, tmp_path)).step == 6
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_launch_has_used_since_it_was_new_gets_this_config(
   tmp_path, monkeypatch
 ):
   longer, prepare_new = small_config(train__num_steps=14), run.prepare_new
 
   def prepare_while_another_launch_trains(config):
-    monkeypatch.undo()
+    monkeypatch.setattr(run, 'prepare_new', prepare_new)
     assert zoo.train(small_config(), tmp_path)
     return prepare_new(config)
 
@@ -153,6 +154,7 @@ def test_a_finished_run_yields_its_last_step(whole):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_run_in_float32_is_not_resumed_in_float64(tmp_path):
   for event in zoo.training_run(small_config(), tmp_path):
     if event.step == 6:
@@ -203,6 +205,7 @@ def test_a_mistake_is_found_before_the_first_event(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_change_of_the_working_directory_moves_nothing(tmp_path, monkeypatch):
   class Moves(zoo.Hook):
     def on_chunk(self, event):
@@ -221,6 +224,7 @@ def test_a_change_of_the_working_directory_moves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_loops_on_the_page_of_training_run(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'docs' / 'train.md').read_text()
   loops = re.findall(r'```python\n([^`]*training_run[^`]*)```', text)

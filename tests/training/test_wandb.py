@@ -16,6 +16,7 @@ import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT, environment, launch
 from tests.training.runs import lines_of, share_programs, small_config
+from zoo.core.errors import CONSTRAINTS
 from zoo.host.files import names_in, workdir_path
 from zoo.training import grid, sweep, wandb_writer
 from zoo.training.records import scalars_of
@@ -133,7 +134,8 @@ def _without_its_own(line):
 
 def test_every_number_of_a_run_is_logged_at_its_step(tmp_path, wandb):
   workdir = tmp_path / 'run'
-  config = small_config('transformer', eval__num_compared=8)
+  small = {'model__num_layers': 1, 'model__width': 8}
+  config = small_config('transformer', eval__num_compared=8, **small)
   writer = zoo.WandbWriter('icl', tags=['first'])
   summary = zoo.train(config, workdir, hooks=[writer], compare=True)
   assert summary is not None
@@ -238,6 +240,7 @@ def test_what_has_arrived_at_the_server_is_not_logged_twice(
   assert Run.summary['step'] == 12
 
 
+@pytest.mark.full
 def test_a_run_in_a_bucket_goes_on_as_the_same_run(
   tmp_path, wandb, monkeypatch, bucket
 ):
@@ -318,6 +321,7 @@ def test_a_missing_key_is_said_before_anything_is_written(tmp_path, wandb, monke
   assert _logged(tmp_path / 'run')[0].steps == [4, 6, 8, 12]
 
 
+@pytest.mark.full
 def test_the_command_logs_to_a_project(tmp_path, wandb, cache):
   workdir = tmp_path / 'run'
   done = launch(
@@ -331,6 +335,7 @@ def test_the_command_logs_to_a_project(tmp_path, wandb, cache):
   assert logged.project == 'icl'
 
 
+@pytest.mark.full
 def test_the_code_of_the_page_of_training_logs_a_run(tmp_path, wandb, monkeypatch):
   text = (ROOT / 'docs' / 'train.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*WandbWriter[^`]*)```', text)
@@ -344,6 +349,7 @@ def test_the_code_of_the_page_of_training_logs_a_run(tmp_path, wandb, monkeypatc
   assert [path.stem for path in newest.glob('*.wandb')] == [f'run-{logged.id}']
 
 
+@pytest.mark.full
 def test_without_the_extra_one_line_says_how_to_get_it():
   """And importing zoo imports nothing of it."""
   program = (
@@ -359,6 +365,6 @@ def test_without_the_extra_one_line_says_how_to_get_it():
     check=True,
   )
   assert done.stdout.strip() == (
-    'wandb is not installed; zoo.WandbWriter needs pip install -c constraints.txt '
+    f'wandb is not installed; zoo.WandbWriter needs pip install -c {CONSTRAINTS} '
     "-e '.[wandb]'"
   )

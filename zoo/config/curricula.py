@@ -121,7 +121,7 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
 
 
 def check_curriculum(config: Config, task: Task, model: Model) -> None:
-  """Raises UserError unless task, model and objective allow the curriculum.
+  """Raises UserError unless the task and the model allow the curriculum.
 
   Args:
     config: The config of the run.
@@ -129,17 +129,11 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
     model: The model of the config, which may be abstract.
 
   Raises:
-    UserError: If the objective has no prompts that can be cut, if the first stage of
-      the curriculum `growing` is larger than the task, if a stage has no loss, or if
-      the task or the model has nothing that can grow. A later stage that is larger than
-      the task leaves nothing out.
+    UserError: If the first stage of the curriculum `growing` is larger than the task,
+      if a stage has no loss, or if the task or the model has nothing that can grow. A
+      later stage that is larger than the task leaves nothing out.
   """
   section = config.curriculum
-  if config.objective.name not in ('sampled', 'nll'):
-    raise UserError(
-      f'config.objective.name is {config.objective.name!r}; a curriculum needs '
-      "'sampled' or 'nll'"
-    )
   limits = _limits(task, model)
   for field, most in limits.items():
     first = getattr(section, field)

@@ -1,9 +1,9 @@
 """Every field of a run's config, once: its default, what it may hold, what it means.
 
 The configs (zoo/config/defaults.py), the checks of single fields
-(zoo/config/validation.py), the comparison with a saved run (zoo/config/saved.py), the
+(zoo/training/validation.py), the comparison with a saved run (zoo/config/saved.py), the
 help of flags (launch/config_flag.py) and the page of fields of the site read this list.
-`validate` of zoo/config/validation.py says what fields require of one another.
+`validate` of zoo/training/validation.py says what fields require of one another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from zoo.config.curricula import CURRICULA
 from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
-from zoo.config.own import METRICS, OBJECTIVES, OF_THE_LIBRARY
+from zoo.config.own import METRICS, OBJECTIVES
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -211,7 +211,7 @@ def _check_devices(name: str, value: Any) -> None:
 
 
 def _check_objective(name: str, value: Any) -> None:
-  check_registered(name, value, dict.fromkeys([*OF_THE_LIBRARY, *OBJECTIVES]))
+  check_registered(name, value, OBJECTIVES)
 
 
 def _check_metrics(name: str, value: Any) -> None:
@@ -604,10 +604,6 @@ FIELDS: dict[str, Field] = {
   ),
 }
 
-# Saved configs may have these fields, which were removed. A run that goes on may lack
-# them.
-FORMER_FIELDS = 'checkpoint.patience', 'mesh.slices'
-
 
 def is_of_class(name: str) -> bool:
   """Returns whether a field is an argument of the model or the task.
@@ -640,5 +636,4 @@ def may_change(more_steps: bool) -> set[str]:
     more_steps: Whether it goes on for more steps than it had.
   """
   reasons = {'always', 'with more steps'} if more_steps else {'always'}
-  own = {name for name, field in FIELDS.items() if field.may_change in reasons}
-  return own | {*FORMER_FIELDS}
+  return {name for name, field in FIELDS.items() if field.may_change in reasons}

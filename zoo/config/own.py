@@ -1,7 +1,7 @@
 """Metrics and objectives that are registered by name.
 
-Users register their own; the library registers the objective `rows`. A config names
-them in `eval.metrics` and `objective.name`. On the command line `--import=MODULE`
+Users register functions; the library registers the classes of zoo/objectives. A config
+names them in `eval.metrics` and `objective.name`. On the command line `--import=MODULE`
 imports the module that registers them.
 """
 
@@ -15,10 +15,9 @@ _Function = TypeVar('_Function', bound=Callable)
 
 # Each metric maps a model, its task and a key to numbers by name.
 METRICS: dict[str, Callable[..., Any]] = {}
-# Each objective maps a model, prompts, their task and a key to a loss for each prompt.
+# Each objective is a class of `zoo.objectives`, or a function that maps a model,
+# prompts, their task and a key to a loss for each prompt.
 OBJECTIVES: dict[str, Callable[..., Any]] = {}
-# These names are taken: the library computes these objectives in its own way.
-OF_THE_LIBRARY = ('sampled', 'nll', 'rows', 'exact')
 
 
 def register_metric(name: str) -> Callable[[_Function], _Function]:
@@ -98,10 +97,5 @@ def register_objective(name: str) -> Callable[[_Function], _Function]:
     >>> config = zoo.default_config('yq_lsa')
     >>> config.objective.name = 'distilled'
   """
-  if name in OF_THE_LIBRARY:
-    raise UserError(
-      f'the name of an objective is {name!r}, which is one of the library; choose '
-      'another one'
-    )
   arguments = 'model', 'prompt', 'task', 'key'
   return entering('objective', OBJECTIVES, name, function=True, arguments=arguments)

@@ -11,7 +11,7 @@ from zoo.config.building import Config
 from zoo.config.fields import may_change
 from zoo.config.json_values import fits_json, in_json, listed
 from zoo.core.errors import UserError, in_one_line
-from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
+from zoo.core.registry import MIXERS, MODELS, parameters
 
 # These fields of a model change how it is trained or where its weights start. They do
 # not change what it computes from its weights. `hidden_features` shows in the shapes of
@@ -36,20 +36,20 @@ def differences(
   """Returns the fields in which a config differs from a saved one, with both values.
 
   Args:
-    saved: The saved config, as JSON holds it. Fields that it lacks, such as those that
-      were added since, have their defaults.
+    saved: The saved config, as JSON holds it.
     config: The other config.
     resumes: Whether to leave out the fields that may change when a run goes on, as
-      zoo/config/fields.py says.
+      zoo/config/fields.py says. A field that only one of the configs has is not left
+      out.
   """
-  before, now = _with_defaults(saved, to_content(config))
+  before, now = (flatten_dict(each, sep='.') for each in (saved, to_content(config)))
   first, last = before.get('train.num_steps'), now.get('train.num_steps')
   longer = isinstance(first, int) and isinstance(last, int) and last > first
   free = may_change(more_steps=longer) if resumes else set()
   digest = before.get('train.init_from_digest')
   if digest is not None and digest == now.get('train.init_from_digest'):
     free |= {'train.init_from', 'train.init_from_step'}  # The source may lie elsewhere.
-  names = sorted((before.keys() | now.keys()) - free)
+  names = sorted((before.keys() | now.keys()) - (free & before.keys() & now.keys()))
   return _differing(names, before, now, prefix='')
 
 
@@ -60,24 +60,13 @@ def changed_fields(
 
   Args:
     saved: The old config, as JSON holds it.
-    content: The new config, as JSON holds it. A field that one of the two lacks has its
-      default there, or None.
+    content: The new config, as JSON holds it. A field that one of the two lacks is None
+      there.
   """
-  before, now = _with_defaults(saved, content)
+  before, now = (flatten_dict(each, sep='.') for each in (saved, content))
   names = sorted(before.keys() | now.keys())
   pairs = {name: [before.get(name), now.get(name)] for name in names}
   return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _with_defaults(
-  saved: Mapping[str, Any], content: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns the fields of two configs, with the defaults of those that they lack."""
-  if content == saved:  # The defaults, which take time, would change nothing.
-    fields = flatten_dict(content, sep='.')
-    return fields, fields
-  before = _defaults(saved) | flatten_dict(saved, sep='.')
-  return before, _defaults(content) | flatten_dict(content, sep='.')
 
 
 def other_function(saved: Config, config: Config) -> list[str]:
@@ -99,23 +88,6 @@ def _differing(
     for name in names
     if before.get(name, 'absent') != now.get(name, 'absent')
   ]
-
-
-def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the default of each field of a run's config, as JSON holds it."""
-  if not {'objective', 'optimizer', 'train'} <= config.keys():
-    return {}  # The config is damaged, or that of something else.
-  fields = json.loads(to_json(defaults.all_fields()))
-  del fields['model'], fields['task']
-  for section, classes in ('model', MODELS), ('task', TASKS):
-    chosen = (
-      config[section].get('name') if isinstance(config.get(section), dict) else ''
-    )
-    if isinstance(chosen, str) and chosen in classes:
-      own = default_arguments(classes[chosen])
-      left_out = defaults.FROM_THE_TASK if section == 'model' else ()
-      fields[section] = {name: own[name] for name in own.keys() - {*left_out}}
-  return flatten_dict(fields, sep='.')
 
 
 def _model_fields(config: Config) -> dict[str, Any]:

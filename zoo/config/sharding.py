@@ -362,14 +362,13 @@ def _both_axes() -> tuple[str, ...]:
 # This part is for models that are trained side by side.
 
 
-def axis_of_models(config: Config, num_models: int) -> str | None:
+def axis_of_models(config: Config, num_models: int, draws_prompts: bool) -> str | None:
   """Returns the mesh axis that models are split over.
 
   It is None if the batch is split over `data`.
   """
   data, _ = mesh_shape(config)
-  exact = config.objective.name == 'exact'
-  return 'data' if exact and num_models % data == 0 else None
+  return None if draws_prompts or num_models % data else 'data'
 
 
 def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:

@@ -3,11 +3,17 @@
 import difflib
 import math
 import operator
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import jax
 import numpy as np
+
+# The file with the versions that were tested on this Python.
+CONSTRAINTS = (
+  'constraints.txt' if sys.version_info < (3, 12) else 'constraints_newest.txt'
+)
 
 _Value = TypeVar('_Value')
 _Real: TypeAlias = int | float  # since beartype rejects an int for a float
@@ -70,8 +76,7 @@ def not_installed(package: object, needs: str, extra: str) -> UserError:
     extra: The name of the extra.
   """
   return UserError(
-    f'{package} is not installed; {needs} pip install -c constraints.txt '
-    f"-e '.[{extra}]'"
+    f"{package} is not installed; {needs} pip install -c {CONSTRAINTS} -e '.[{extra}]'"
   )
 
 

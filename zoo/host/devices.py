@@ -1,7 +1,9 @@
-"""The start of JAX's devices."""
+"""JAX's devices: their start and their memory."""
 
 import os
+import pathlib
 import re
+from typing import Any
 
 import jax
 
@@ -42,3 +44,18 @@ def num_cpu_devices() -> int:
   flags = os.environ.get('XLA_FLAGS', '')
   flag = re.search(r'--xla_force_host_platform_device_count=(\d+)', flags)
   return int(flag[1]) if flag else 1
+
+
+def memory_of(device: Any) -> int | None:
+  """Returns the bytes of memory of a device, or None if they are not known.
+
+  The devices of a CPU share the memory of the machine, or of its container.
+  """
+  if device.platform != 'cpu':
+    return (device.memory_stats() or {}).get('bytes_limit')
+  if not hasattr(os, 'sysconf'):  # Windows lacks it.
+    return None
+  memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  container = pathlib.Path('/sys/fs/cgroup/memory.max')
+  limit = container.read_text().strip() if container.exists() else 'max'
+  return memory if limit == 'max' else min(memory, int(limit))

@@ -24,7 +24,12 @@ from zoo.measure.contracts.checks import MODEL, checked_baselines
 from zoo.measure.curves import check_ways, losses_of, spread_lengths, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
-from zoo.measure.statistics import estimate, format_estimate, half_of
+from zoo.measure.statistics import (
+  estimate,
+  format_estimate,
+  half_of,
+  name_of_half,
+)
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
@@ -73,7 +78,7 @@ class Measured(TypedDict):
   difference: float | None
   difference_stderr: float | None
   exact: float | None
-  accuracy: NotRequired[list[float | None] | None]
+  accuracy: list[float | None] | None
   nll: NotRequired[float | None]
   nll_stderr: NotRequired[float | None]
 
@@ -334,7 +339,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
   fewer prompts than the model has their number beside its name.
   """
   has_classes = any(
-    measured.get('accuracy') is not None for measured in comparison.values()
+    measured['accuracy'] is not None for measured in comparison.values()
   )
   has_nll = any(measured.get('nll') is not None for measured in comparison.values())
   rows = []
@@ -350,7 +355,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
       format_estimate(measured['median'][-1]),
     ]
     if has_classes:
-      accuracies = measured.get('accuracy')
+      accuracies = measured['accuracy']
       row.append(format_estimate(accuracies[-1] if accuracies else None))
     if has_nll:
       row.append(format_estimate(measured.get('nll'), measured.get('nll_stderr'), num))
@@ -359,8 +364,9 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
       gap = format_estimate(measured['difference'], measured['difference_stderr'], num)
     rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {num_prompts} prompts'
-  columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes]
-  columns += [*['nll ± 95 %, nats'] * has_nll, 'model − this']
+  half = name_of_half(min(measured['num_prompts'] for measured in comparison.values()))
+  columns = [f'loss {half}', 'median', *['accuracy'] * has_classes]
+  columns += [*[f'nll {half}, nats'] * has_nll, 'model − this']
   return rows, [title, *columns, 'exact']
 
 

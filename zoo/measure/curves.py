@@ -58,12 +58,12 @@ class Curve(NamedTuple):
 
   @property
   def half(self) -> Float[np.ndarray, ' n']:
-    """Half of the 95 % interval of each mean loss, `[n]`, by Student's t.
+    """The standard error of each mean loss times Student's t, `[n]`.
 
-    It is right for many prompts. Losses are skewed, so that it contains the mean less
-    often if there are few: for the Bayes predictor of linear regression with 4
-    features, 8 examples and noise 0.5, in 93 % of cases with 1024 prompts, in 87 % with
-    64, and in 78 % with 16.
+    It is half of a 95 % interval if there are many prompts. Losses are skewed, so that
+    mean ± half contains the mean less often if there are few: for the Bayes predictor
+    of linear regression with 4 features, 8 examples and noise 0.5, in 93 % of cases
+    with 1024 prompts, in 87 % with 64, and in 78 % with 16.
     """
     return half_of(self.standard_error, self.num_prompts)
 
@@ -93,7 +93,7 @@ def curve(
 
   Returns:
     The mean loss at each number of examples, with its standard error over prompts. The
-    property `half` is half of the 95 % interval.
+    property `half` is the number after ±.
 
   Raises:
     UserError: If the predictor cannot be called on the task's prompts, if its

@@ -26,7 +26,6 @@ from zoo.core.protocols import (
 from zoo.core.taps import is_edited
 from zoo.core.trees import fresh, is_pytree
 from zoo.estimators.baselines import HostBaseline
-from zoo.measure.statistics import warn_of_few
 from zoo.tasks.base import ChangedTask, Loss
 
 # This number of prompts is sampled at once: a compromise between memory and calls.
@@ -249,7 +248,6 @@ def sample_batches(
     UserError: If the seed is negative or not an integer.
   """
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
-  warn_of_few(num_prompts)
   task, programs = task.held_out(), programs or Programs()
   for start in range(0, num_prompts, batch_size):
     size = min(batch_size, num_prompts - start)

@@ -35,7 +35,7 @@ class Rows(list[_Row]):
 
   Functions that measure something by site, layer or length return it, such as
   `zoo.probing.head_scores`. It is a list, and it prints as a table, in which the number
-  after ± is half of a 95 % interval. `records` returns the rows as dictionaries,
+  after ± is `half` of an `Estimate`. `records` returns the rows as dictionaries,
   `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
   estimate has two columns, such as `recovered` and its standard error
   `recovered_stderr`. An `Interval`, such as that of a share, has half of its width in

@@ -24,6 +24,9 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.measure.statistics import Estimate, estimate, ratio
 
+# Instruments that fit numbers ask for this many prompts for each of them. With fewer
+# the error of the fit matters beside that of the mean over prompts.
+PER_NUMBER = 32
 # Shares of float32 predictions that differ by less count as equal.
 SHARE_ROUNDING = 1e-8
 # The mean prediction of a query is taken over prompts with the same query, if there are

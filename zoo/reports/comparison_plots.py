@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from zoo.core.errors import check_name
 from zoo.core.losses import ROUNDING
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
-from zoo.measure.statistics import estimate, half_of
+from zoo.measure.statistics import estimate, half_of, name_of_half
 from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.style import (
   PALETTE,
@@ -43,10 +43,11 @@ def plot_by_examples(
   """Draws the loss of models and baselines after each number of examples.
 
   A curve of several seeds is their mean with its 95 % interval by Student's t. The band
-  of a single seed, and of a baseline, is a 95 % interval over prompts. A mean that is
-  infinite, or off the scale with a standard error above a third of the value, is an
-  arrow at the upper edge. A loss below the axis is an arrow at the lower edge; the axis
-  ends at the losses of the models.
+  of a single seed, and of a baseline, is ± the standard error over prompts times
+  Student's t, a 95 % interval from 1024 prompts on. A mean that is infinite, or off the
+  scale with a standard error above a third of the value, is an arrow at the upper edge.
+  A loss below the axis is an arrow at the lower edge; the axis ends at the losses of
+  the models.
 
   Args:
     comparisons: The comparisons of each model by its label, one for each seed.
@@ -89,7 +90,7 @@ def plot_by_examples(
   right = [
     _curve(label, kind, colour, seeds[0]['num_examples'], accuracies, None)
     for label, kind, colour, seeds in looks
-    if (accuracies := [seed.get('accuracy') for seed in seeds])[0] is not None
+    if (accuracies := [seed['accuracy'] for seed in seeds])[0] is not None
   ]
   if right:
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
@@ -141,7 +142,14 @@ def _title(comparisons: Sequence[Sequence[Comparison]], with_baselines: bool) ->
   counts = '–'.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
   text = f'mean of {counts} seeds; bands: 95 % interval over seeds'
   rest = ['of one seed'] * (numbers[0] == 1) + ['of baselines'] * with_baselines
-  return text + f'\nbands {" and ".join(rest)}: over prompts' * bool(rest)
+  nums = [
+    measured['num_prompts']
+    for seeds in comparisons
+    for comparison in seeds
+    for measured in comparison.values()
+  ]
+  half = name_of_half(min(nums))
+  return text + f'\nbands {" and ".join(rest)}: {half}, prompts' * bool(rest)
 
 
 # A look has the label, the kind, the colour, and what was measured for each seed.
@@ -200,7 +208,7 @@ def _curve(
 ) -> Series:
   """Returns the mean of the curves of seeds, with a band of their interval.
 
-  A single curve has the band `error`, half of its 95 % interval, if it is known.
+  A single curve has the band `error`, half of its interval, if it is known.
   """
   values = np.array(seeds, np.float64)
   mean = values.mean(axis=0)

@@ -27,11 +27,10 @@ from zoo.config.saved import changed_fields, differences, to_content
 from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.core.saved_arrays import array_name
 from zoo.host import processes
-from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically
+from zoo.host.files import delete_folder, is_url, names_in, read_json
 from zoo.storage.steps import damage_of, steps_in, write_sums
 
-FORMAT = 1  # The number rises when older code cannot read the contents of a step.
-# The item with the metadata is called `origin` on disk, as in the first checkpoints.
+FORMAT = 1  # The number changes with what a step contains, and is the only one read.
 METADATA_FILE = 'origin/data.json'
 _MOST_LISTED_ARRAYS = 8
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
@@ -93,7 +92,8 @@ class Checkpoints:
     self._response: Any = None  # Orbax returned it for the last save.
     saved = processes.run_on_main(lambda: check_newest(self._folder, self._metadata))
     self.history: list[Launch] = saved.get('history', [])
-    self._launches_before, self._from_config = self.history, saved.get('config')
+    self._launches_before = self.history
+    self._from_config = saved.get('config', self._metadata['config'])
     self._from_step = saved.get('step', 0)
     context = orbax_context()
     # Orbax copies its context. A method in it would bring this object along.
@@ -174,12 +174,11 @@ class Checkpoints:
     """Returns the history of a step that this launch saves."""
     if 'history' in self._metadata:
       return self._metadata['history']
-    config = self._metadata.get('config', {})
     launch = Launch(
       from_step=self._from_step,
       to_step=step,
-      changed=changed_fields(self._from_config or config, config),
-      versions=self._metadata.get('versions', {}),
+      changed=changed_fields(self._from_config, self._metadata['config']),
+      versions=self._metadata['versions'],
     )
     return [*self._launches_before, launch]
 
@@ -234,16 +233,9 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
 
   Raises:
     RunError: If the step is damaged.
-    UserError: If the step belongs to another run, or an earlier version of the library
-      wrote the folder into a bucket.
+    UserError: If the step belongs to another run.
   """  # noqa: DOC501
-  names = names_in(folder)
-  if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
-    raise UserError(
-      f'{folder / old[0]} was written into a bucket by an earlier commit, which alone '
-      'can go on with it; give another folder'
-    )
-  steps = sorted(int(name) for name in names if name.isdecimal())
+  steps = sorted(int(name) for name in names_in(folder) if name.isdecimal())
   if is_url(folder):  # A step that a kill left has no checksums; Orbax deletes it.
     steps = steps_in(folder)
   if not steps:
@@ -253,11 +245,6 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
     raise damaged(newest, reason)
   saved = read_json(newest / METADATA_FILE, dict)
   _check_own(newest, saved, metadata)
-  for step in steps if is_url(folder) else []:
-    # Orbax deletes steps without this file. A copied local run may lack it.
-    marker = folder / str(step) / 'commit_success.txt'
-    if not marker.exists():
-      write_atomically(marker, '')
   return saved
 
 
@@ -265,20 +252,28 @@ def _check_own(
   folder: pathlib.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> None:
   """Raises UserError unless a step, with the metadata `saved`, is one of this run."""
-  if saved.get('step') != int(folder.name):
+  check_format(folder, saved['format'])
+  if saved['step'] != int(folder.name):
     raise UserError(
-      f'{folder} holds step {saved.get("step")!r}, not step {folder.name}; give it its '
-      'own number again, or move it out of this folder'
+      f'{folder} holds step {saved["step"]!r}, not step {folder.name}; give it its own '
+      'number again, or move it out of this folder'
     )
-  differing = []
-  if config := wanted.get('config'):
-    differing = differences(saved.get('config') or {}, ConfigDict(config))
+  differing = differences(saved['config'], ConfigDict(wanted['config']))
   if saved.get('points') != wanted.get('points'):
     differing.append('points')
   if differing:
     raise UserError(
       f'{folder} was saved by a run of another config, and cannot be resumed from '
       f'here; it differs in {shown(differing)}; move it out of this folder'
+    )
+
+
+def check_format(folder: pathlib.Path, number: object) -> None:
+  """Raises UserError unless a saved model has the format that this version writes."""
+  if number != FORMAT:
+    raise UserError(
+      f'{folder} has the format {number!r}; this version of ICL Zoo reads the format '
+      f'{FORMAT} alone'
     )
 
 

@@ -43,6 +43,7 @@ from zoo.storage.checkpoints import (
   FORMAT,
   METADATA_FILE,
   cannot_be_read,
+  check_format,
   check_same_arrays,
   damaged,
   saved_arrays,
@@ -119,8 +120,8 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
     The model with its task, its config and its step.
 
   Raises:
-    UserError: If the path has no checkpoint or not this step, if its format is newer
-      than this version reads, if its model or task is not registered, or if the arrays
+    UserError: If the path has no checkpoint or not this step, if it has another format
+      than this version writes, if its model or task is not registered, or if the arrays
       do not fit the model that the config names.
     RunError: If files are damaged.
 
@@ -249,11 +250,6 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   reason = damage_of(folder, left_out=('optimizer/',))
   if reason is not None:
     raise damaged(folder, reason)
-  if is_url(folder) and not (folder / 'commit_success.txt').exists():
-    raise UserError(
-      f'{folder} was copied into a bucket, where Orbax reads no step without an empty '
-      'object commit_success.txt; create it there'
-    )
   try:
     metadata = read_json(folder / METADATA_FILE, dict)
   except UnreadableFile as error:
@@ -307,15 +303,11 @@ def _config_and_step(
   """Returns the config and the step, which is the wanted one unless that is None.
 
   Raises:
-    UserError: If the step is another one, or the format is newer.
+    UserError: If the step or the format is another one.
     RunError: If the metadata are damaged.
   """
   try:
-    if metadata['format'] > FORMAT:
-      raise UserError(
-        f'{folder} has the format {metadata["format"]!r}, which is newer than this '
-        f'version of ICL Zoo; it reads up to {FORMAT}'
-      )
+    check_format(folder, metadata['format'])
     config = cast(Config, ConfigDict(metadata['config']))
     saved_step, _ = int(metadata['step']), (config.model.name, config.task.name)
   except UserError:

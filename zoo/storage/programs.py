@@ -155,6 +155,6 @@ def _keeps_steps(step: pathlib.Path) -> bool:
   """Returns whether the config of a saved step keeps steps besides the newest."""
   try:
     config = read_json(step / METADATA_FILE, dict)['config']
-    return bool(config['checkpoint'].get('steps'))
+    return bool(config['checkpoint']['steps'])
   except (UnreadableFile, KeyError):
     return False

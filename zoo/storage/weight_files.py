@@ -19,7 +19,7 @@ from zoo.host.files import parse_json
 
 SUFFIX = '.safetensors'
 # The metadata of a file have two texts of these names: what `zoo.save` writes beside
-# the arrays, and the checksum of the arrays. Files of older versions lack the second.
+# the arrays, and the checksum of the arrays.
 _KEY, _SUM = 'icl_zoo', 'icl_zoo_sha256'
 
 
@@ -69,7 +69,7 @@ def read(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
     raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
   except safetensors.SafetensorError as error:
     raise RunError(f'{path} is damaged: {in_one_line(error)}') from error
-  if wanted is not None and wanted != _digest(arrays):
+  if wanted != _digest(arrays):
     raise RunError(
       f'{path} is damaged: the checksum of its arrays is not the one that it names; '
       'export or copy it again'

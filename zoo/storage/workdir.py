@@ -141,9 +141,8 @@ def change_config(workdir: pathlib.Path, field: str, value: Any) -> None:
   """
   content = read_json(workdir / CONFIG, dict)
   section, _, name = field.partition('.')
-  fields = content.setdefault(section, {})
-  if fields.get(name) != value:
-    fields[name] = value
+  if content[section][name] != value:
+    content[section][name] = value
     text = json.dumps(content, indent=2, sort_keys=True)
     write_atomically(workdir / CONFIG, text + '\n')
 

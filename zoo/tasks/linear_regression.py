@@ -202,8 +202,7 @@ class LinearRegression(LinearFunctions):
 
     All prompts are drawn at once, as arrays of the whole batch. Their distribution is
     that of `sample_one`; their values differ from those that `sample_one` draws with
-    the same key. A key gives the same prompts, bit for bit, as in earlier versions of
-    the library. Unless `has_long_context`, `sample_statistics` returns the statistics
+    the same key. Unless `has_long_context`, `sample_statistics` returns the statistics
     of these prompts if it gets the same key. For a subclass this method calls the
     subclass's `sample_one` instead.
 

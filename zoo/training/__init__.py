@@ -7,7 +7,6 @@ models. Each run and each group compiles a program of its own.
 """
 
 from zoo.config.curricula import Stage as Stage
-from zoo.config.validation import validate as validate
 from zoo.host.parts import Part as Part
 from zoo.training.hooks import Event as Event
 from zoo.training.run import train as train
@@ -15,3 +14,4 @@ from zoo.training.run import training_run as training_run
 from zoo.training.summary import table as table
 from zoo.training.sweeps import grid as grid
 from zoo.training.sweeps import sweep as sweep
+from zoo.training.validation import validate as validate

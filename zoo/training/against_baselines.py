@@ -89,7 +89,7 @@ def has_comparison(config: Config, workdir: pathlib.Path, summary: Summary) -> b
   if comparison[MODEL]['num_prompts'] == num_compared(config):
     return True
   saved = read_json(workdir / CONFIG, dict)
-  return saved.get('eval', {}).get('num_compared') == config.eval.num_compared
+  return saved['eval']['num_compared'] == config.eval.num_compared
 
 
 def compare_models(

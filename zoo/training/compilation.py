@@ -26,14 +26,9 @@ from zoo.config.sharding import (
 )
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
-from zoo.training.batch_parts import num_lanes
+from zoo.objectives import Numbers, Objective, build_objective, numbers_of
+from zoo.objectives.batch_parts import num_lanes
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
-from zoo.training.objective import (
-  Numbers,
-  make_objective,
-  numbers_of,
-  uses_statistics,
-)
 from zoo.training.step import (
   Step,
   abstract_state,
@@ -50,6 +45,7 @@ class Training(NamedTuple):
   Attributes:
     config: The config. Of many models it is that of the first, for what they share.
     task: The task.
+    objective: The objective.
     mesh: The mesh of devices.
     graph: The graph of the model.
     abstract: The shapes of the state, with the shardings between steps.
@@ -65,6 +61,7 @@ class Training(NamedTuple):
 
   config: Config
   task: Task
+  objective: Objective
   mesh: Mesh
   graph: nnx.GraphDef
   abstract: State
@@ -89,11 +86,11 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     graphs, asked = abstract_state(config, mesh)
     abstract = split_over_data(asked) if config.mesh.fsdp else asked
     model = nnx.merge(graphs['model'], asked['model'])
-    statistics = uses_statistics(config, model, task)
+    objective = build_objective(config, task, model)
+    statistics = objective.uses_statistics()
     in_shape = stays_in_shape(config, mesh, abstract)
     step = bound_step(
-      config=config,
-      task=task,
+      objective=objective,
       mesh=mesh,
       graphs=graphs,
       asked=asked['model'],
@@ -105,6 +102,7 @@ def make_training(config: Config, mesh: Mesh) -> Training:
   return Training(
     config=config,
     task=task,
+    objective=objective,
     mesh=mesh,
     graph=graph,
     abstract=abstract,
@@ -119,8 +117,7 @@ def make_training(config: Config, mesh: Mesh) -> Training:
 
 def bound_step(
   *,
-  config: Config,
-  task: Task,
+  objective: Objective,
   mesh: Mesh,
   graphs: State,
   asked: PyTree,
@@ -131,8 +128,7 @@ def bound_step(
   """Returns the step of one model: `train_step` with all that does not change.
 
   Args:
-    config: The config of the model.
-    task: The task of the config.
+    objective: The objective, with the config and the task.
     mesh: The mesh.
     graphs: The graphs of the model and the optimizer.
     asked: The abstract model, with the shardings that its layers ask for.
@@ -140,13 +136,14 @@ def bound_step(
     statistics: Whether the model takes sufficient statistics of prompts.
     in_shape: Whether the optimizer computes with arrays in their own shapes.
   """
+  config, task = objective.config, objective.task
   lanes = 1 if statistics else num_lanes(config, task, mesh, weights)
   return functools.partial(
     train_step,
     config=config,
     graphs=graphs,
     asked=asked,
-    objective=make_objective(config, task, statistics, lanes),
+    loss=functools.partial(objective.loss, statistics=statistics, num_lanes=lanes),
     in_shape=in_shape,
   )
 

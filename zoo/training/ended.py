@@ -46,7 +46,7 @@ def fields_without_effect(config: Config, workdir: pathlib.Path) -> list[str]:
 
 def missing_metrics(config: Config, summary: Summary) -> list[str]:
   """Returns the metrics that a config names and a summary lacks."""
-  measured = {name.partition('/')[0] for name in summary.get('metrics') or ()}
+  measured = {name.partition('/')[0] for name in summary.get('metrics', ())}
   return [name for name in config.eval.metrics if name not in measured]
 
 
@@ -79,7 +79,7 @@ def with_missing_metrics(event: Event) -> Event:
     measure = functools.partial(own_metrics, graph, missing, task, key)
     arrays = jax.jit(measure, out_shardings=replicated(mesh))(state)
     numbers = {name: float(array) for name, array in arrays.items()}
-  metrics = {**(summary.get('metrics') or {}), **finite_or_null(numbers)}
+  metrics = {**summary.get('metrics', {}), **finite_or_null(numbers)}
   summary = cast(Summary, {**summary, 'metrics': metrics})
   write_summary(workdir, summary)
   names = dict.fromkeys(name.partition('/')[0] for name in metrics)

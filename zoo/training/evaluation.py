@@ -29,12 +29,8 @@ from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.core.statistics import Statistics
 from zoo.measure.predictive import draws_labels, with_drawn_labels
 from zoo.measure.statistics import Estimate, estimate_of_batches
-from zoo.training.objective import (
-  negative_log_likelihoods,
-  predicted,
-  sample,
-  trained_losses,
-)
+from zoo.objectives.base import sample
+from zoo.objectives.losses import negative_log_likelihoods, predicted, trained_losses
 
 Rule = LearningRule | DeepRule | Recurrence
 # Each quantity has, for each batch, the mean over the prompts and the mean square of

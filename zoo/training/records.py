@@ -53,7 +53,7 @@ class Progress:
 
   def show(self, line: Mapping[str, Any]) -> None:
     """Moves the bar to the step of a line, and shows its loss and risk after it."""
-    values = {'loss': line.get('loss'), 'risk': risk_of(line)}
+    values = {'loss': line['loss'], 'risk': risk_of(line)}
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
@@ -295,7 +295,7 @@ def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
   The loss after k examples has the name `curve/` and k. Values that are None are left
   out.
   """
-  curve = enumerate(line.get(_CURVE) or [])
+  curve = enumerate(line[_CURVE] or [])
   scalars = {**line, **{f'{_CURVE}/{k:04}': value for k, value in curve}}
   return {
     name: value
@@ -386,8 +386,8 @@ class Saves:
 
 def risk_of(line: Mapping[str, Any]) -> float | None:
   """Returns the risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
-  exact = line.get('exact_risk')
-  return line.get('eval_risk') if exact is None else exact
+  exact = line['exact_risk']
+  return line['eval_risk'] if exact is None else exact
 
 
 def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:

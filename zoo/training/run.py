@@ -27,17 +27,17 @@ from jaxtyping import PyTree
 from zoo.config.building import Config, build_task
 from zoo.config.saved import differences, to_json
 from zoo.config.sharding import State, make_mesh, on_mesh
-from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
 from zoo.core.saved_arrays import check_can_be_saved
 from zoo.host import processes
-from zoo.host.devices import start_devices
+from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled, checked_baselines
+from zoo.objectives import OfFunction
 from zoo.storage.checkpoints import (
   Checkpoints,
   kept_steps,
@@ -51,7 +51,6 @@ from zoo.training.ended import fields_without_effect, with_missing_metrics
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
-from zoo.training.objective import check_objective
 from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.source import source_of
 from zoo.training.summary import (
@@ -61,6 +60,7 @@ from zoo.training.summary import (
   summarise,
   write_summary,
 )
+from zoo.training.validation import validate
 
 
 class NotFiniteError(RunError):
@@ -335,10 +335,10 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
 def checked_state(training: Training, from_source: bool = True) -> State:
   """Returns the state at step 0, after checking that it can be saved and used.
 
-  There must be weights to train, all arrays must be of types that can be saved, and all
-  ways in which the model predicts must agree. The baselines of the task are asked for,
-  too, if the run begins and is compared with them: a mistake in them would otherwise
-  show after the last step.
+  The memory must be enough for the weights, there must be weights to train, all arrays
+  must be of types that can be saved, and all ways in which the model predicts must
+  agree. The baselines of the task are asked for, too, if the run begins and is compared
+  with them: a mistake in them would otherwise show after the last step.
 
   Args:
     training: The compiled or uncompiled training of the model.
@@ -349,19 +349,47 @@ def checked_state(training: Training, from_source: bool = True) -> State:
       if two ways of predicting disagree or one reads the target of the query, if the
       objective changes variables of the model, if the baselines are not predictors by
       name, or if the initial weights cannot be read.
+    RunError: If the memory is not enough.
   """
   check_can_be_saved(training.abstract)
   if from_source and num_compared(training.config) >= 2:
     checked_baselines(training.task)
   with on_mesh(training.mesh, training.config):
+    check_memory(training)
     state = training.init(from_source=from_source)
     model = nnx.merge(training.graph, state['model'])
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
       name = type(model).__name__
       raise UserError(f'{name} has no nnx.Param; there is nothing to train')
     check_agreement(model, training.task, training.config.train.batch_size)
-    check_objective(training.config, training.task, model)
+    if isinstance(training.objective, OfFunction):
+      training.objective.check_variables(model)
   return state
+
+
+def check_memory(training: Training) -> None:
+  """Checks that memory can hold the state and the gradient of each weight.
+
+  Later releases of jaxlib abort the process where arrays are far too large.
+
+  Raises:
+    MemoryError: If the memory of a device, or of the CPU that has it, is less.
+  """
+  model = nnx.merge(training.graph, training.abstract['model'])
+  gradients = nnx.state(model, nnx.Param)
+  devices = training.mesh.local_devices
+  needed = sum(
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves((training.abstract, gradients))
+  )
+  if devices[0].platform == 'cpu':  # They share one memory.
+    needed *= len(devices)
+  memory = memory_of(devices[0])
+  if memory is not None and needed > memory:
+    raise MemoryError(
+      'the weights, their gradients and the state of the optimizer take '
+      f'{needed / 2**30:,.1f} GiB of {memory / 2**30:,.1f} GiB'
+    )
 
 
 def validate_everywhere(
@@ -537,6 +565,7 @@ def line_of(
       'grad_norm': float(metrics['grad_norm']),
       'eval_risk': risks.sampled and risks.sampled.mean,
       'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+      'eval_num_prompts': risks.sampled and risks.sampled.num,
       'eval_accuracy': risks.accuracy and risks.accuracy.mean,
       'exact_risk': risks.exact,
       'curve': risks.curve,

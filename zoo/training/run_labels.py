@@ -8,20 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
+from zoo.config.own import OBJECTIVES
 from zoo.core import losses
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Task
 from zoo.core.registry import create_task
 from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import BaseTask, FunctionClass, is_squared
+from zoo.training.validation import check_names
 
 TABLE = 'table.json'  # A sweep has this file.
 ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
 _LOG_LOSS = 'the log loss'
-# These objectives draw observed labels whatever `objective.labels` says.
-_LIKELIHOODS = 'nll', 'rows'
 # The trained model does not depend on these fields, up to rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
 _MOST_FIELDS_OF_LABEL = 4
@@ -46,9 +47,10 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
   if not path.is_file():
     raise UserError(f'{workdir} holds no run: there is no config.json in it')
   config = read_json(path, dict)
-  model = config.get('model')
-  if not isinstance(model, dict) or not isinstance(model.get('name'), str):
-    raise UserError(f'{path} is damaged: it names no model')
+  try:
+    check_names(ConfigDict(config))
+  except (UserError, ValueError) as error:  # A key with a dot is a ValueError.
+    raise UserError(f'{path} is damaged: {in_one_line(error)}') from error
   return config
 
 
@@ -92,7 +94,7 @@ def _differing(fields: list[dict[str, Any]]) -> list[str]:
   A field that only some runs have counts only if all models and tasks have one name.
   """
   models, tasks = (
-    {str(of_run.get(name)) for of_run in fields} for name in ('model.name', 'task.name')
+    {str(of_run[name]) for of_run in fields} for name in ('model.name', 'task.name')
   )
   left_out = ()
   if 1 < len(models) == len(fields):
@@ -158,9 +160,8 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
   error of every prediction. The log losses are linear in the target, so that labels
   drawn from it do not change their mean. The result is None if the excess is unknown.
   """
-  is_likelihood = _objective_of(config) in _LIKELIHOODS
-  labels = config.get('objective', {}).get('labels', 'clean')
-  if labels == 'clean' and not is_likelihood:
+  is_likelihood = _measured_by_objective(config) == 'likelihood'
+  if config['objective']['labels'] == 'clean' and not is_likelihood:
     return 0.0
   task = _task_of(folder, config)
   if task is None:
@@ -177,15 +178,13 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
 
 def _task_of(folder: pathlib.Path, config: Config) -> Task | None:
   """Returns the task of a run; None, with a warning, if it is not known."""
-  section = config.get('task')
   try:
-    return create_task(**cast(Any, section))
+    return create_task(**config['task'])
   except (UserError, TypeError):
-    name = section.get('name') if isinstance(section, dict) else None
     logging.warning(
       'the task %s of %s cannot be made here, so that its loss may be of another kind '
       'than that of other runs; --import=MODULE imports a task of your own',
-      name,
+      config['task']['name'],
       folder,
     )
     return None
@@ -206,11 +205,11 @@ def loss_in_words(task: Task) -> str:
 
 def _trained_loss_in_words(loss: str, config: Config) -> str:
   """Returns the loss that a run trains, given the loss of its task in words."""
-  name = _objective_of(config)
-  if name in _LIKELIHOODS:
+  measured = _measured_by_objective(config)
+  if measured == 'other':
+    return f'the loss of the objective {_objective_of(config)!r}'
+  if measured == 'likelihood':
     loss = 'the negative log likelihood'
-  elif not trains_loss_of_task(config):
-    return f'the loss of the objective {name!r}'
   return loss + trained_at(config)
 
 
@@ -219,18 +218,22 @@ def trains_loss_of_task(config: Config) -> bool:
 
   The likelihood and objectives of one's own are other losses, in other units.
   """
-  return _objective_of(config) in ('sampled', 'exact')
+  return _measured_by_objective(config) == 'loss'
+
+
+def _measured_by_objective(config: Config) -> str:
+  """Returns `measures` of the objective; 'other' for a function of a user."""
+  return getattr(OBJECTIVES.get(_objective_of(config)), 'measures', 'other')
 
 
 def _objective_of(config: Config) -> str:
-  return config.get('objective', {}).get('name', 'sampled')
+  return config['objective']['name']
 
 
 def trained_at(config: Config) -> str:
   """Returns what is trained besides the loss of samples at the query; else nothing."""
   if (name := _objective_of(config)) != 'sampled':
     return f', objective={name}'
-  fields = config.get('objective', {})
-  if fields.get('min_examples') is not None:
+  if config['objective']['min_examples'] is not None:
     return ' after a random number of examples'
-  return ' of every example' if fields.get('positions') == 'every' else ''
+  return ' of every example' if config['objective']['positions'] == 'every' else ''

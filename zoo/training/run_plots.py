@@ -1,6 +1,7 @@
 """Plots of runs: the loss by step, by operations, and by number of examples."""
 
 import itertools
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
-from zoo.measure.statistics import estimate, half_of
+from zoo.measure.statistics import estimate, half_of, name_of_half
 from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
 from zoo.reports.plots import Panel, Series, plot_panel, series
 from zoo.reports.style import PALETTE, Ax, colours_of
@@ -49,8 +50,9 @@ def plot_risk(
   """Draws the risk of each run by step.
 
   The risk is exact if it is known for all runs, and otherwise that on held-out prompts.
-  Then a band is its 95 % interval, and the legend has the half of this interval at the
-  end. The label of the axis says which of the two it is.
+  Then it has a band of ± the standard error times Student's t, and the legend has this
+  number at the end. It is half of a 95 % interval from 1024 prompts on. The label of
+  the axis says which of the two risks it is.
 
   Dashed lines are the baselines of the first finished run's task, unless their losses
   are more than twice the largest of the runs. The title names those that are too small
@@ -247,7 +249,7 @@ def _kind_of_risk(logs: Mapping[pathlib.Path, _Log]) -> str:
 
 def _why_no_risk(log: _Log) -> str:
   """Returns what is known of a run without a risk, and what helps, in words."""
-  if any(line.get('loss') is None for line in log):
+  if any(line['loss'] is None for line in log):
     return ': its loss was not finite; try a smaller learning rate'
   return '; train it further first'
 
@@ -372,7 +374,7 @@ def _references(
 
 
 def _on_several_tasks(configs: Mapping[pathlib.Path, Config]) -> bool:
-  return len({str(config.get('task')) for config in configs.values()}) > 1
+  return len({str(config['task']) for config in configs.values()}) > 1
 
 
 def plot_sweep(
@@ -381,9 +383,9 @@ def plot_sweep(
   """Draws the risk at the end of the points of a sweep, against one of its fields.
 
   Other fields have a line for each of their values, except for the seed. Several seeds
-  are drawn as a mean with its 95 % interval by Student's t. The bar of one seed is its
-  95 % interval over held-out prompts. The risk is exact if it is for all points,
-  else it is that on held-out prompts.
+  are drawn as a mean with its 95 % interval by Student's t. The bar of one seed is over
+  held-out prompts; the title says whether it is a 95 % interval. The risk is exact if
+  it is for all points, else it is that on held-out prompts.
 
   Args:
     workdir: The folder of the sweep, which may be in a bucket.
@@ -539,7 +541,7 @@ def _scale(numbers: Sequence[float]) -> str:
 
 
 def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
-  """Returns the mean over seeds and its 95 % interval.
+  """Returns the mean over seeds and the ends of its interval.
 
   With one seed, the interval is over the held-out prompts.
   """
@@ -547,8 +549,14 @@ def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
     mean = estimate([row[kind] for row in rows])
     return mean.mean, mean.low, mean.high
   (row,) = rows
-  half = half_of(row['eval_risk_stderr'] or 0.0) if kind == 'eval_risk' else 0.0
+  half = _half_over_prompts(row) if kind == 'eval_risk' else 0.0
   return row[kind], row[kind] - half, row[kind] + half
+
+
+def _half_over_prompts(row: Row) -> float:
+  """Returns half of the interval of a sampled risk; 0 if its error is unknown."""
+  num = row.get('eval_num_prompts') or math.inf
+  return half_of(row['eval_risk_stderr'] or 0.0, num)
 
 
 def _caption(points: Sequence[Sequence[Row]], kind: str, note: str) -> str:
@@ -559,14 +567,14 @@ def _caption(points: Sequence[Sequence[Row]], kind: str, note: str) -> str:
   if several:
     counts = '–'.join(map(str, dict.fromkeys((several[0], several[-1]))))
     said.append(f'mean of {counts} seeds, bars: 95 % interval over seeds')
-  errors = [half_of(row['eval_risk_stderr'] or 0.0) for rows in points for row in rows]
-  if several and sampled and max(errors):
-    said.append(f'without the error of held-out prompts, up to ± {max(errors):.2g}')
+  shown = [row for rows in points for row in rows]
+  largest = max(map(_half_over_prompts, shown))
+  if several and sampled and largest:
+    said.append(f'without the error of held-out prompts, up to ± {largest:.2g}')
   if numbers[0] == 1:
+    half = name_of_half(min(row.get('eval_num_prompts') or math.inf for row in shown))
     bars = (
-      'bars: 95 % interval over held-out prompts'
-      if sampled
-      else 'no bar: computed by a formula'
+      f'bars: {half}, held-out prompts' if sampled else 'no bar: computed by a formula'
     )
     said.append(f'one seed, {bars}')
   return '\n'.join(filter(None, [*said, note]))
@@ -585,15 +593,19 @@ def _not_shown(num_lost: int, num_without: int = 0) -> str:
 def logged(log: _Log, field: str) -> tuple[list[int], list[float], list[float]]:
   """Returns the steps that have a field in the log of a run, and its values there.
 
-  The third list has half of the 95 % interval of each value. It is 0 where the log has
-  no standard error: for exact numbers, and in runs of older versions.
+  The third list has the number after ± of each value, the standard error times
+  Student's t. It is 0 where the log has no standard error, as for exact numbers.
   """
   lines = [line for line in log if line.get(field) is not None]
-  errors = [line.get(f'{field}_stderr') for line in lines]
   return (
     [line['step'] for line in lines],
     [line[field] for line in lines],
-    [half_of(error or 0.0) for error in errors],
+    [
+      half_of(
+        line.get(f'{field}_stderr') or 0.0, line.get('eval_num_prompts') or math.inf
+      )
+      for line in lines
+    ],
   )
 
 

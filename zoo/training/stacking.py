@@ -21,7 +21,6 @@ from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
 from zoo.config.building import Config, build_task
-from zoo.config.own import OBJECTIVES
 from zoo.config.sharding import (
   State,
   axis_of_models,
@@ -35,6 +34,7 @@ from zoo.config.sharding import (
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
+from zoo.objectives import Numbers, build_objective
 from zoo.training.compilation import Training, bound_step, compile_training
 from zoo.training.evaluation import (
   Evaluation,
@@ -46,7 +46,6 @@ from zoo.training.evaluation import (
   risks_of,
   sample_all,
 )
-from zoo.training.objective import Numbers, uses_statistics
 from zoo.training.step import (
   abstract_state,
   create,
@@ -65,20 +64,21 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
   key = keys_of(configs, TRAIN_STREAM)
   with on_mesh(mesh, config):
     graphs, alone = abstract_state(config, mesh)
-    abstract = stack_abstract(alone, len(configs), axis_of_models(config, len(configs)))
     model = nnx.merge(graphs['model'], alone['model'])
-    statistics = uses_statistics(config, model, tasks[0], len(configs))
+    objective = build_objective(config, tasks[0], model)
+    statistics = objective.uses_statistics(len(configs))
+    axis = axis_of_models(config, len(configs), objective.draws_prompts)
+    abstract = stack_abstract(alone, len(configs), axis)
     in_shape = stays_in_shape(config, mesh, abstract)
-    # What an objective of OBJECTIVES draws depends on the number of lanes, so this must
-    # be the number of a model that is trained alone.
-    draws_in_lanes = config.objective.name in OBJECTIVES
+    # What such an objective draws depends on the number of lanes, so this must be the
+    # number of a model that is trained alone.
+    counted = alone if objective.draws_in_lanes else abstract
     step = bound_step(
-      config=config,
-      task=tasks[0],
+      objective=objective,
       mesh=mesh,
       graphs=graphs,
       asked=alone['model'],
-      weights=alone['model'] if draws_in_lanes else abstract['model'],
+      weights=counted['model'],
       statistics=statistics,
       in_shape=in_shape,
     )
@@ -88,6 +88,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
   return Training(
     config=config,
     task=tasks[0],
+    objective=objective,
     mesh=mesh,
     graph=graph,
     abstract=abstract,

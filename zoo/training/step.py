@@ -33,12 +33,14 @@ from zoo.config.sharding import (
 )
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
-from zoo.core.protocols import Model
+from zoo.core.protocols import Model, Predictor
 from zoo.core.roles import shared_paths
+from zoo.objectives import Numbers
 from zoo.storage.checkpoints import check_same_arrays, shapes_of
 from zoo.storage.loading import identity_of, load
-from zoo.training.objective import Numbers, Objective
 
+# The loss of a step maps a model, the key of the step and the numbers to a number.
+Loss = Callable[[Predictor, Key[Array, ''], Numbers], Float[Array, '']]
 # A step maps the state, the key of the training prompts, the count of the steps before
 # and the other inputs of the program to the next state and the metrics.
 Step = Callable[
@@ -177,7 +179,7 @@ def train_step(
   config: Config,
   graphs: State,
   asked: PyTree,
-  objective: Objective,
+  loss: Loss,
   in_shape: bool,
 ) -> tuple[State, dict[str, Array]]:
   """Takes one step of training: loss, gradient, update.
@@ -204,7 +206,7 @@ def train_step(
     asked: The abstract model with the shardings that its layers ask for. With
       `config.mesh.fsdp` the arrays of the model are split further between steps, and
       are gathered to these shardings for the loss.
-    objective: The function whose gradient is taken.
+    loss: The function whose gradient is taken.
     in_shape: Whether the optimizer computes with arrays in their own shapes. Otherwise
       it may flatten them, which is faster on CPUs. It must be True if an array is split
       over devices along another axis than its first: to flatten such an array, JAX
@@ -217,7 +219,7 @@ def train_step(
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
     whole = gathered(model, asked) if config.mesh.fsdp else model
-    return objective(whole, key, numbers)
+    return loss(whole, key, numbers)
 
   model = nnx.merge(graphs['model'], state['model'])
   optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
@@ -241,15 +243,15 @@ def train_step(
   if has_curriculum(config.curriculum):
     numbers = numbers._replace(stage=stage_at(config.curriculum, step))
   step_key = jax.random.fold_in(key, step)
-  loss, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
+  value, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
   # If the model is an average, the gradients are still those at the trained weights.
   # The optimizer has these weights in its state and updates them there. To the model
   # it adds the change of the averages.
   optimizer.update(model, grads)
   # This is the norm that `optimizer.clip_norm` limits: frozen weights do not count.
   grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, shared_paths(model)))
-  finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-  metrics = {'loss': loss, 'grad_norm': grad_norm, 'finite': finite}
+  finite = jnp.isfinite(value) & jnp.isfinite(grad_norm)
+  metrics = {'loss': value, 'grad_norm': grad_norm, 'finite': finite}
   return {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}, metrics
 
 

@@ -25,9 +25,10 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
-from zoo.measure.statistics import format_estimate
+from zoo.measure.statistics import format_estimate, name_of_half
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
+from zoo.objectives import build_objective
 from zoo.storage.checkpoints import Launch
 from zoo.training.evaluation import Risks
 
@@ -55,6 +56,7 @@ class Summary(TypedDict):
     step: The number of steps that it was trained for.
     eval_risk: The mean loss on held-out prompts.
     eval_risk_stderr: The standard error of `eval_risk`.
+    eval_num_prompts: The number of these prompts.
     eval_accuracy: The share of correct labels on the same prompts; None unless they are
       classes.
     eval_accuracy_stderr: The standard error of `eval_accuracy`.
@@ -98,6 +100,7 @@ class Summary(TypedDict):
   step: _Count
   eval_risk: float | None
   eval_risk_stderr: float | None
+  eval_num_prompts: _Count | None
   eval_accuracy: float | None
   eval_accuracy_stderr: float | None
   eval_nll: NotRequired[float | None]
@@ -106,7 +109,7 @@ class Summary(TypedDict):
   gd_risk: float | None
   optimal_risk: float | None
   excess_risk: float | None
-  metrics: NotRequired[dict[str, float | None] | None]
+  metrics: NotRequired[dict[str, float | None]]
   comparison: Comparison | None
   history: list[Launch]
   steps_per_second: float | None
@@ -176,6 +179,7 @@ def summarise(
     'step': config.train.num_steps,
     'eval_risk': risks.sampled and risks.sampled.mean,
     'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+    'eval_num_prompts': risks.sampled and risks.sampled.num,
     'eval_accuracy': risks.accuracy and risks.accuracy.mean,
     'eval_accuracy_stderr': risks.accuracy and risks.accuracy.stderr,
     'exact_risk': risks.exact,
@@ -231,9 +235,10 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
   A model without a layout of tokens has those of the embedding matrix: C + 1 for each
   prompt.
   """
-  if config.objective.name == 'exact':
+  task = build_task(config)
+  if not build_objective(config, task, model).draws_prompts:
     return None
-  length = build_task(config).context_length
+  length = task.context_length
   tokens = length + 1
   if isinstance(model, TokenModel):
     tokens = num_tokens(model.layout, length)
@@ -315,7 +320,7 @@ def read_divergence(folder: pathlib.Path, config: Config) -> Divergence | None:
 
 def is_lost(row: Mapping[str, Any]) -> bool:
   """Returns whether a row of a sweep is of a point that has become non-finite."""
-  return row.get('step', 0) is None
+  return row['step'] is None
 
 
 def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -326,11 +331,12 @@ def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """
   plain = [dict(row) for row in rows]
   finite = [row for row in plain if not is_lost(row)]
-  if all(row.get('comparison') for row in finite):
+  if all(row['comparison'] for row in finite):
     for row in finite:
       measured = row['comparison'][MODEL]
       row['eval_risk'] = measured['mean'][-1]
       row['eval_risk_stderr'] = measured['standard_error'][-1]
+      row['eval_num_prompts'] = measured['num_prompts']
   return plain
 
 
@@ -367,10 +373,11 @@ def table(summary: Summary) -> str:
   """
   if comparison := summary['comparison']:
     return _with_baselines(summary, comparison)
+  num = summary['eval_num_prompts'] or math.inf
   rows = [
     [
       summary['model'],
-      format_estimate(summary['eval_risk'], summary['eval_risk_stderr']),
+      format_estimate(summary['eval_risk'], summary['eval_risk_stderr'], num),
       format_exact(summary['exact_risk']),
     ]
   ]
@@ -381,14 +388,14 @@ def table(summary: Summary) -> str:
     optimum = format_exact(summary['optimal_risk'])
     rows.append(['optimum of the linear family', '', optimum])
   if (accuracy := summary['eval_accuracy']) is not None:
-    shown = format_estimate(accuracy, summary['eval_accuracy_stderr'])
+    shown = format_estimate(accuracy, summary['eval_accuracy_stderr'], num)
     if accuracy in (0, 1):  # Equal prompts do not tell the error.
       shown = f'{accuracy:.4f} (all {"right" if accuracy else "wrong"})'
     rows.append(['its accuracy', shown, ''])
   if (nll := summary.get('eval_nll')) is not None:
-    shown = format_estimate(nll, summary.get('eval_nll_stderr'))
+    shown = format_estimate(nll, summary.get('eval_nll_stderr'), num)
     rows.append(['its negative log likelihood, nats', shown, ''])
-  header = [f'after step {summary["step"]}', 'loss ± 95 %', 'exact']
+  header = [f'after step {summary["step"]}', f'loss {name_of_half(num)}', 'exact']
   return format_table(rows, header=header)
 
 

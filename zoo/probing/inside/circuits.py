@@ -26,6 +26,7 @@ from zoo.measure.statistics import (
   Share,
   difference,
   estimate,
+  name_of_share,
   one_more,
   plus_minus,
   resampled_means,
@@ -51,7 +52,7 @@ _NUM_SIZES = 16  # The curve of a larger graph has this many sizes.
 _AT_ONCE = 8  # One program runs this many sets of edges.
 _LISTED = 20  # The printed table has this many edges.
 _NUM_SAMPLES = 200  # The bootstrap draws the prompts of the search this many times.
-_LEAST_PROMPTS = 64  # Intervals of fewer are far too narrow.
+_LEAST_PROMPTS = 64  # With fewer, mean ± half contains the truth in under 88 %.
 
 
 class Edge(NamedTuple):
@@ -199,7 +200,8 @@ class Circuit(Tabular):
       )
       for edge in kept[:_LISTED]
     ]
-    header = 'sender', 'receiver', 'score', 'kept in'
+    half = name_of_share(self.gap)
+    header = 'sender', 'receiver', f'score {half}', 'kept in'
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
     return f'{said}\n{format_table(rows, header)}{more}'
 
@@ -259,9 +261,11 @@ def circuit(
     keep: What the corrupt prompts have in common with the clean ones: 'inputs' or
       'query' (as in `task.redraw`), or None for nothing.
     num_prompts: The number of pairs of prompts on which the circuit is chosen, at least
-      64. As many other pairs measure it. For `checkpoints/transformer` the 95 %
-      interval of `recovered` contains the truth in 0.88, 0.91, 0.92 and 0.93 of draws
-      of 64, 128, 256 and 512 prompts.
+      64. As many other pairs measure it. The number after ± is the standard error
+      times Student's t. It is half of a 95 % interval from 1024 pairs on, and the
+      printed table says '± t·s.e.' if there are fewer. For `checkpoints/transformer`
+      `recovered` ± half contains the truth in 0.88, 0.91, 0.92 and 0.93 of draws of 64,
+      128, 256 and 512 pairs.
     seed: The seed of the prompts and of the random sets.
 
   Returns:

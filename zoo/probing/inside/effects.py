@@ -21,8 +21,8 @@ from zoo.measure.statistics import (
   Estimate,
   Share,
   estimate,
+  name_of_share,
   share_of_gap,
-  warn_of_few,
   why_no_share,
 )
 from zoo.probing.inside.activations import (
@@ -157,7 +157,8 @@ class Effects(_Effects, Tabular):
         'Without rows, since they are within a compiled loop or function: '
         f'{shown(self.left_out)}\n'
       )
-    return f'{said}{self.rows}'
+    half = f'\n{name_of_share(self.gap)} over {self.gap.num} prompts'
+    return f'{said}{self.rows}{half if self.rows else ""}'
 
 
 def effects(
@@ -469,7 +470,6 @@ def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
       )
   if len(clean.x) < 2:
     raise UserError('there is one prompt; standard errors need two or more')
-  warn_of_few(len(clean.x))
   plain = {'latents': None, 'context_targets': None}
   return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from zoo import estimators, theory
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
+from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import in_order, places
@@ -61,7 +62,7 @@ class LatentScore(NamedTuple):
   `to_csv` give it as dictionaries, to pandas and to a file.
 
   R² is `1 − Σ |error|² / Σ |target − mean|²` on prompts to which the map was not
-  fitted.
+  fitted. It is NaN for a target that does not vary beyond rounding.
 
   Attributes:
     site: The site, or 'the prompt itself' for all features and labels of the prompt.
@@ -117,7 +118,7 @@ def probe_latents(
     it was learned.
   - Null: 0 for a model that is itself untrained.
   - Counterfactual: other initial weights of the same architecture, on the same prompts.
-  - Denominator: `Σ |target − mean|²`, of R².
+  - Denominator: `Σ |target − mean|²`, of R², which is NaN if this is 0 or rounding.
 
   Args:
     model: A model with taps.
@@ -334,6 +335,8 @@ def _squares(
   """Returns squared errors and their denominators, after the first half of prompts."""
   error = np.square(predicted - target[half:]).sum(axis=1)
   whole = np.square(target[half:] - target[:half].mean(axis=0)).sum(axis=1)
+  if whole.sum() <= ROUNDING * np.square(target[half:]).sum():
+    whole = np.zeros_like(whole)  # It is rounding, of which R² would be a ratio.
   return error, whole
 
 

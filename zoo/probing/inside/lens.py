@@ -18,7 +18,7 @@ from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.measure.curves import summarise
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
 from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate, half_of
+from zoo.measure.statistics import Estimate, half_of, name_of_half
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -45,7 +45,7 @@ class LayerCurve(NamedTuple):
 
   @property
   def half(self) -> Float[np.ndarray, ' n']:
-    """Half of the 95 % interval of each mean loss, `[n]`, by Student's t."""
+    """The standard error of each mean loss times Student's t, as in `Estimate`."""
     return half_of(self.standard_error, self.num_prompts)
 
 
@@ -83,6 +83,11 @@ class Lens(_Lens, Tabular):
       targets by least squares, on other prompts. None if the loss of the task is not
       the squared error.
   """
+
+  @property
+  def footer(self) -> str:
+    """What ± is in the printed table."""
+    return f'{name_of_half(self.own.num_prompts)} over {self.own.num_prompts} prompts'
 
   @property
   def rows(self) -> Rows[LayerLoss]:

@@ -19,6 +19,7 @@ from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
+from zoo.probing.context import PER_NUMBER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +61,8 @@ class LearnedGuess:
 
 
 def least_queries(num_features: int) -> int:
-  """Returns the least number of queries for `learned_guess`, 4 (d + 1).
-
-  Each half then has twice as many queries as w and b have entries.
-  """
-  return 4 * (num_features + 1)
+  """Returns the least number of queries for `learned_guess`, 32 (d + 1)."""
+  return PER_NUMBER * (num_features + 1)
 
 
 def learned_guess(
@@ -84,8 +82,8 @@ def learned_guess(
   Args:
     model: An NNX module that can be called on prompts without examples.
     task: The task from which queries are drawn.
-    num_prompts: The number of queries, at least 4 (d + 1) for d features. Half of them
-      are for the fits, twice as many as w and b have entries.
+    num_prompts: The number of queries, at least 32 (d + 1) for d features. Half of them
+      are for the fits of the d + 1 entries of w and b.
     seed: The seed of the queries.
 
   Returns:
@@ -97,7 +95,7 @@ def learned_guess(
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
-    >>> guess = zoo.probing.learned_guess(model, task, num_prompts=16)
+    >>> guess = zoo.probing.learned_guess(model, task, num_prompts=96)
     >>> guess.kind, guess.token.distance
     ('zero', 0.0)
   """

@@ -26,8 +26,9 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_table
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate, plus_minus
+from zoo.measure.statistics import Estimate, estimate, name_of_half, plus_minus
 from zoo.probing.context import (
+  PER_NUMBER,
   check_finite,
   effect_of_numbers,
   ignores_labels,
@@ -41,12 +42,7 @@ from zoo.theory.search import lowest_point
 # If the slope of the predictions in w_0 is below this share of the length of the query,
 # float32 predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-# Squared differences have heavy tails, so that 95 % intervals of fewer prompts are too
-# narrow.
-_LEAST_PROMPTS = 2048
-# An algorithm is fitted to at least this many prompts for each of its numbers. With
-# fewer the error of the fit matters beside the interval.
-_PER_ENTRY = 32
+_LEAST_PROMPTS = 2048  # With fewer, mean ± half is far too narrow.
 # The candidates of a verdict have these names.
 GD = 'one step of gradient descent'
 GD_BETA = 'one step with a matrix (GD-β)'
@@ -125,7 +121,9 @@ class SampledAlgorithm:
       if nearest is not None
     ]
     rows.append(['this predictor', '', '', plus_minus(self.risk)])
-    return format_table(rows, ('nearest', 'fitted', 'unexplained', 'loss'))
+    loss = f'loss {name_of_half(self.num_prompts)}'
+    header = 'nearest', 'fitted', 'unexplained ± t·s.e.', loss
+    return format_table(rows, header)
 
 
 class _Samples(NamedTuple):
@@ -196,7 +194,10 @@ def sampled_algorithm(
     task: A task whose labels are numbers, with the squared error.
     num_prompts: The number of prompts, at least 2048 and at least 32 (d + 1) for d
       features. Half of them are for the fits. A step with a matrix is fitted to 32 (d²
-      + d) prompts or more.
+      + d) prompts or more. Squared differences have heavy tails, so that `unexplained`
+      ± half is not called a 95 % interval. For two steps of gradient descent with
+      d = 3 and 2, 5 and 6 examples it contains the truth in 0.80, 0.86 and 0.89 of
+      draws of 2048 prompts, and in 0.92 to 0.94 of draws of 16,384.
     seed: The seed of the prompts.
 
   Returns:
@@ -212,11 +213,11 @@ def sampled_algorithm(
     >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
     >>> found = zoo.probing.sampled_algorithm(step, task, num_prompts=2048)
     >>> print(found)
-    nearest           fitted    unexplained           loss
-    gd               η = 0.5  0.000 ± 0.000  0.928 ± 0.113
-    gd_beta                Γ  0.000 ± 0.000  0.928 ± 0.113
-    ridge           λ = 2.79  0.175 ± 0.054  0.658 ± 0.079
-    this predictor                           0.928 ± 0.113
+    nearest           fitted  unexplained ± t·s.e.    loss ± 95 %
+    gd               η = 0.5         0.000 ± 0.000  0.928 ± 0.113
+    gd_beta                Γ         0.000 ± 0.000  0.928 ± 0.113
+    ridge           λ = 2.79         0.175 ± 0.054  0.658 ± 0.079
+    this predictor                                  0.928 ± 0.113
   """
   return fit_algorithms(subject, task, num_prompts, seed)[0]
 
@@ -247,7 +248,7 @@ def _fit(drawn: _Drawn, task: Task) -> tuple[SampledAlgorithm, Candidates]:
   )
   gaps = {GD: gd_gap, f'ridge regression with λ = {penalty:.3g}': ridge_gap}
   gd_beta, d = None, len(of_step)
-  if num_prompts >= _PER_ENTRY * d * (d + 1):
+  if num_prompts >= PER_NUMBER * d * (d + 1):
     matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
     gd_beta, gaps[GD_BETA] = _measure(
       drawn, task, matrix, of_matrix, lambda samples: _matrix_step(samples, matrix)
@@ -322,7 +323,7 @@ def _measure(
 
 def least_prompts(num_features: int) -> int:
   """Returns the least number of prompts for `sampled_algorithm`."""
-  return max(_LEAST_PROMPTS, _PER_ENTRY * (num_features + 1))
+  return max(_LEAST_PROMPTS, PER_NUMBER * (num_features + 1))
 
 
 def _relabelled(

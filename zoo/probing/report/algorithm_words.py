@@ -25,8 +25,9 @@ def name_layer_algorithms(readout: Readout) -> str:
 
   It also says whether the nearest number of steps of this algorithm rises from layer to
   layer. It compares only layers where this algorithm is the nearest, or is not told
-  apart from the nearest. It says that the number rises only if the 95 % intervals of
-  the first and the last of these layers do not overlap.
+  apart from the nearest. It says that the number rises only if the ranges that contain
+  it in 95 % of bootstrap samples of prompts do not overlap for the first and the last
+  of these layers.
 
   The parameters of an algorithm, such as the size of its steps, are fitted anew for
   each layer and each number of steps, and the intervals take them as given. So a number
@@ -43,7 +44,7 @@ def name_layer_algorithms(readout: Readout) -> str:
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
-    >>> found = zoo.probing.algorithms(model, task, num_prompts=18, num_steps=1)
+    >>> found = zoo.probing.algorithms(model, task, num_prompts=32, num_steps=1)
     >>> sentence = zoo.probing.name_layer_algorithms(found.own)
   """
   last = len(readout.nearest) - 1
@@ -86,7 +87,7 @@ def _at(name: str, match: Match) -> str:
 
 
 def _steps(match: Match, layer: int, unit: str = '') -> str:
-  """Returns the nearest number of steps with its interval.
+  """Returns the nearest number of steps, with its range in 95 % of bootstrap samples.
 
   The largest number that was tried is only a lower bound.
   """
@@ -97,4 +98,4 @@ def _steps(match: Match, layer: int, unit: str = '') -> str:
   said = f'at least {nearest}' if nearest == most else str(nearest)
   said += unit.removesuffix('s') if said == '1' else unit
   end = f'at least {high}' if high == most else str(high)
-  return said if low == high else f'{said} (95 % interval {low} to {end})'
+  return said if low == high else f'{said} ({low} to {end} in 95 % of bootstraps)'

@@ -11,7 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from zoo.core.tables import Table
-from zoo.measure.statistics import Share, plus_minus
+from zoo.measure.statistics import (
+  Share,
+  name_of_half,
+  name_of_share,
+  plus_minus,
+)
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.inside.effects import Effects
@@ -70,7 +75,7 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
 
 
 def table(part: str, result: Any) -> Table:
-  """Returns the numbers of one part, ± half of a 95 % interval where it is known."""
+  """Returns the numbers of one part, ± half of an interval where it is known."""
   if part == 'what_matters':
     known = [row for row in result.rows if row.recovered is not None]
     largest = sorted(known, key=lambda row: -row.recovered.mean)[:_MOST_LISTED]
@@ -85,14 +90,18 @@ def table(part: str, result: Any) -> Table:
     note = ''
     if len(known) > _MOST_LISTED:
       note = f'These are the {_MOST_LISTED} largest; what_matters.csv has all.'
-    return Table(rows, ('site', 'token', 'recovers ± 95 %'), note=note)
+    half = name_of_share(result.gap)
+    return Table(rows, ('site', 'token', f'recovers {half}'), note=note)
   if part == 'heads':
     of_heads = _by_head(result)
     rows = [
       (name, *map(_number, scores), *map(plus_minus, shares))
       for name, (scores, shares) in of_heads.items()
     ]
-    return Table(rows, ('head', *_HEADER, *(f'{does} ± 95 %' for does in _DOES)))
+    gap = result.effects.gap
+    halves = [name_of_half(gap.num), *[name_of_share(gap)] * len(_SHARES)]
+    does = [f'{does} {half}' for does, half in zip(_DOES, halves, strict=True)]
+    return Table(rows, ('head', *_HEADER, *does))
   if part == 'layers':
     return _layer_table(result)
   rows = [
@@ -105,7 +114,8 @@ def table(part: str, result: Any) -> Table:
     )
     for score in result
   ]
-  return Table(rows, ('site', 'target', 'R² ± 95 %', 'untrained', 'permuted'))
+  half = name_of_half(min((score.r2.num for score in result), default=math.inf))
+  return Table(rows, ('site', 'target', f'R² {half}', 'untrained', 'permuted'))
 
 
 def _layer_table(result: Readout) -> Table:
@@ -118,7 +128,8 @@ def _layer_table(result: Readout) -> Table:
       steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
       distance = plus_minus(match.at(layer, int(k)))
       rows.append((NAMES.get(name, name), str(layer), steps, distance))
-  return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± 95 %'))
+  header = 'algorithm', 'layer', 'steps (95 % of bootstraps)', 'distance ± t·s.e.'
+  return Table(rows, header)
 
 
 def plot_effects(

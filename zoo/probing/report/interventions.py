@@ -203,7 +203,7 @@ def sentence(result: Result) -> str:
 
   Holm's correction is over all numbers of the part that are compared with 0.
   Bonferroni's is over all pairs of numbers, where the largest of them is compared with
-  the others. What follows ± is half of a 95 % interval of that number alone.
+  the others. What follows ± is half of the interval of that number alone.
   """
   if isinstance(result, Effects):
     what = 'Of the outputs of mixers and networks at one token, patching'
@@ -387,13 +387,15 @@ def _match(parameters: list[Any], num_prompts: int | float, **arrays: Any) -> Ma
 
 
 def _effects(content: Any) -> Effects:
-  clean, corrupt, gap, rows, *rest = content  # Older files have less of the rest.
+  clean, corrupt, gap, rows, method, quantity, left_out = content
   return Effects(
     Estimate(**_numbers(clean)),
     Estimate(**_numbers(corrupt)),
     Estimate(**_numbers(gap)),
     Rows(Effect(*row[:3], *map(_share, row[3:7]), site_kind=row[7]) for row in rows),
-    *rest,
+    method,
+    quantity,
+    tuple(left_out),
   )
 
 

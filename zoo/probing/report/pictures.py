@@ -20,7 +20,7 @@ from zoo.core.errors import in_one_line
 from zoo.core.losses import ROUNDING
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import run_once, sample_batches
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, name_of_half
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.inside.activations import mean_attention
@@ -63,7 +63,7 @@ _CAPTIONS = {
   'examples': (
     'By number of examples',
     'The loss of the model and of the baselines of its task after each number of '
-    'examples, with 95 % intervals.',
+    'examples, {half} over prompts.',
   ),
   'step_matrix': (
     'Step matrix',
@@ -84,7 +84,7 @@ _CAPTIONS = {
   'out_of_distribution': (
     'Out of distribution',
     'The loss on the shifted tasks that the task defines: by theory where it has no '
-    'bar, and otherwise sampled, with a 95 % interval. An arrow at the left edge is '
+    'bar, and otherwise sampled, {half}. An arrow at the left edge is '
     'a loss of 0, up to rounding, for which a log axis has no place.',
   ),
 }
@@ -163,9 +163,13 @@ def page(
   Returns:
     The page.
   """
+  nums = [shift.num_prompts for shift in report.task_shifts or () if shift.num_prompts]
+  nums += [measured['num_prompts'] for measured in (report.comparison or {}).values()]
+  half = name_of_half(min(nums, default=math.inf))
   figures = {}
   for name, picture in pictures.items():
     heading, caption = _CAPTIONS[name]
+    caption = caption.replace('{half}', half)
     shown = reports.Picture(picture, f'{heading}. {caption}')
     figures[name] = reports.CaptionedFigure(
       heading,
@@ -281,7 +285,7 @@ def plot_task_shifts(
 
 
 def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
-  """Returns a loss and half of its 95 % interval.
+  """Returns a loss and half of its interval.
 
   The loss is NaN if it is unknown; the interval is NaN if the loss is by a formula.
   """

@@ -7,7 +7,7 @@ import numpy as np
 
 from zoo.core.tables import Table, format_mean
 from zoo.measure.comparison import table_of
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, name_of_half
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.lens import Lens
 from zoo.probing.nearest_algorithms.candidates import AboveBayes
@@ -92,7 +92,8 @@ def _lens_table(readouts: Lens) -> Table:
     )
     for row in readouts.rows
   ]
-  return Table(rows, ('after layer', 'own readout', 'fitted readout'))
+  half = name_of_half(readouts.own.num_prompts)
+  return Table(rows, ('after layer', f'own readout {half}', f'fitted readout {half}'))
 
 
 def _risk_table(risks: PairedRisks, title: str, against: str) -> Table:
@@ -103,7 +104,8 @@ def _risk_table(risks: PairedRisks, title: str, against: str) -> Table:
   ]
   if risks.optimal_risk is not None:
     rows.append((_LINEAR_OPTIMUM, '', _exact(risks.optimal_risk)))
-  return Table(rows, (title, 'sampled ± 95 %', 'exact'))
+  half = name_of_half(risks.risk.num)
+  return Table(rows, (title, f'sampled {half}', 'exact'))
 
 
 def _algorithm_table(algorithm: ImplicitAlgorithm) -> Table:
@@ -153,17 +155,18 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
     cells = f'{symbol} = {number:.4g}', distance, unexplained
     rows.append((name, *cells, _loss(nearest.risk)))
   rows.append(('this model', '', '', '', _loss(sampled.risk)))
-  header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± 95 %'
+  half = name_of_half(sampled.num_prompts)
+  header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± t·s.e.'
   note = (
     f'(fitted to half of {sampled.num_prompts} prompts and measured on all; the '
     'share of the effect of the context)'
   )
-  return Table(rows, (*header, 'loss ± 95 %'), note=note)
+  return Table(rows, (*header, f'loss {half}'), note=note)
 
 
 def _baseline_table(shares: dict[str, Estimate]) -> Table:
   rows = [(name, shown_share(share)) for name, share in shares.items()]
-  return Table(rows, ("the task's baselines", 'unexplained ± 95 %'))
+  return Table(rows, ("the task's baselines", 'unexplained ± t·s.e.'))
 
 
 def _above_bayes_table(above: AboveBayes) -> Table:
@@ -171,7 +174,7 @@ def _above_bayes_table(above: AboveBayes) -> Table:
   row = 'this model', format_mean(above.loss.mean, above.loss.half, 4), share
   header = (
     'loss above that of Bayes',
-    'E (f − bayes)² ± 95 %',
+    'E (f − bayes)² ± t·s.e.',
     "share of Bayes' own loss",
   )
   return Table([row], header)
@@ -221,7 +224,7 @@ def _alignment_table(alignment: Alignment, against: str) -> Table:
   ]
   return Table(
     [(name, _sampled(estimate), _exact(value)) for name, estimate, value in rows],
-    (f'alignment with {against}', 'sampled ± 95 %', 'exact'),
+    (f'alignment with {against}', 'sampled ± t·s.e.', 'exact'),
   )
 
 
@@ -240,7 +243,7 @@ def _head_table(heads: list[Head]) -> Table | None:
 
 
 def _task_shift_table(shifts: list[TaskShift], against: str) -> Table:
-  rows, reasons = [], {}
+  rows, reasons, nums = [], {}, []
   for shift in shifts:
     if shift.failure:
       reasons.setdefault(shift.failure, []).append(shift.name)
@@ -248,7 +251,9 @@ def _task_shift_table(shifts: list[TaskShift], against: str) -> Table:
       continue
     losses = (shift.risk, shift.exact_risk), (shift.other_risk, shift.other_exact_risk)
     rows.append([shift.name, *(_known(*loss) for loss in losses)])
-  header = 'out of distribution', 'loss of this model ± 95 %', f'loss of {against}'
+    nums.append(shift.num_prompts)
+  half = name_of_half(min(nums, default=math.inf))
+  header = 'out of distribution', f'loss of this model {half}', f'loss of {against}'
   beyond = '; it is not the least possible there' if against == 'bayes' else ''
   note = [f'({against} is that of the training task on all of them{beyond})']
   note += [

@@ -29,7 +29,7 @@ def name_nearest(candidates: Candidates | None, above: AboveBayes | None = None)
   The nearest algorithm is one of those that were fitted, by closed forms or to samples,
   with two exceptions. A baseline of the task is named if it is nearer, with Holm's
   correction over all baselines. A step with a matrix, which contains the step of
-  gradient descent, is named only if it is nearer beyond the 95 % interval of the
+  gradient descent, is named only if it is nearer beyond the interval of the
   difference, and the step of gradient descent leaves more than the limit of the
   verdict. The sentence also lists the algorithms that cannot be distinguished from the
   nearest one, with Bonferroni's correction over all pairs, and says how far the loss is
@@ -195,18 +195,18 @@ def judge_by_samples(
   if _is_within(nearest.unexplained) and _is_within(of_labels):
     return True, f'Yes: {step} {sampled}.'
   return None, (
-    f'Undecided: {step}, where a 95 % interval contains the limit of '
+    f'Undecided: {step}, where mean ± half contains the limit of '
     f'{percent(UNEXPLAINED)}; more prompts would tell {sampled}.'
   )
 
 
 def _is_within(share: Estimate) -> bool:
-  """Returns whether the 95 % interval of a share is below the limit."""
+  """Returns whether the interval of a share is below the limit."""
   return share.mean + share.half <= UNEXPLAINED
 
 
 def _is_beyond(share: Estimate) -> bool:
-  """Returns whether the 95 % interval of a share is above the limit."""
+  """Returns whether the interval of a share is above the limit."""
   return share.mean - share.half > UNEXPLAINED
 
 
@@ -242,7 +242,7 @@ def percent(share: float) -> str:
 
 
 def shown_share(share: Estimate) -> str:
-  """Returns a share with half of its 95 % interval, unless it is exact."""
+  """Returns a share with half of its interval, unless it is exact."""
   if not share.stderr:
     return percent(share.mean)
   error = 100 * share.half

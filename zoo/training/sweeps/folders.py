@@ -3,21 +3,18 @@
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations
 
 from flax import nnx
 
 from zoo.config.building import Config, abstract_parts
 from zoo.core.protocols import Model
-from zoo.host.files import names_in, workdir_path
+from zoo.host.files import workdir_path
 from zoo.storage.loading import load
 from zoo.storage.programs import load_together, steps_together
 from zoo.storage.steps import steps_in
 from zoo.storage.workdir import POINTS
 from zoo.training.summary import finished_summary, read_divergence
-from zoo.training.sweeps.points import Point, name_as_written, name_of, with_fields
-
-_MOST_FIELDS = 5  # Points with more fields are found in their own order alone.
+from zoo.training.sweeps.points import Point, name_of, with_fields
 
 
 def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) -> bool:
@@ -26,8 +23,8 @@ def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) 
   A point that has become non-finite counts as trained.
   """
   return all(
-    is_done(workdir / POINTS / name, with_fields(config, point))
-    for name, point in zip(names_of_folders(workdir, points), points, strict=True)
+    is_done(workdir / POINTS / name_of(point), with_fields(config, point))
+    for point in points
   )
 
 
@@ -62,7 +59,7 @@ def kept_models(
     both places comes twice.
   """
   workdir = workdir_path(workdir)
-  numbers = {name: i for i, name in enumerate(names_of_folders(workdir, points))}
+  numbers = {name_of(point): i for i, point in enumerate(points)}
   for names, steps in steps_together(workdir).items():
     places = [place for place, name in enumerate(names) if name in numbers]
     if not places:
@@ -93,28 +90,3 @@ def _load_group(
 def _load_alone(folder: pathlib.Path, step: int) -> list[Model]:
   """Loads the model of a point from its own folder."""
   return [load(folder, step).model]
-
-
-def names_of_folders(workdir: pathlib.Path, points: Sequence[Point]) -> list[str]:
-  """Returns the names of the folders of points in a workdir.
-
-  An earlier version of the library named a folder by the numbers as they were written,
-  such as `seed=0.0`. Such a folder is found, too, and so is one of an earlier sweep
-  whose fields had another order, if there are at most five fields.
-  """
-  existing = names_in(workdir / POINTS)
-  if not existing:
-    return [name_of(point) for point in points]
-  return [
-    next((name for name in _possible_names(point) if name in existing), name_of(point))
-    for point in points
-  ]
-
-
-def _possible_names(point: Point) -> Iterator[str]:
-  """Yields the names that the folder of a point may have, the first one first."""
-  yield name_of(point)
-  yield name_as_written(point)
-  if len(point) <= _MOST_FIELDS:
-    for order in permutations(point.items()):
-      yield name_of(dict(order))

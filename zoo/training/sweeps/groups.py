@@ -16,10 +16,10 @@ from flax import nnx
 
 from zoo import theory
 from zoo.config.building import Config, abstract_parts, build_task
-from zoo.config.own import OBJECTIVES
 from zoo.config.saved import to_content, to_json
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
+from zoo.objectives import build_objective
 from zoo.storage.programs import saved_programs, saved_steps
 
 
@@ -127,10 +127,11 @@ def _shared_fields(config: Config, traced: dict[str, Any]) -> tuple:
   del fields['seed'], fields['optimizer']['learning_rate']
   task, task_fields = build_task(config), fields.pop('task')
   model = nnx.merge(*_graph_and_state(config, traced))
-  has_own = config.objective.name in OBJECTIVES or bool(config.eval.metrics)
+  objective = build_objective(config, task, model)
+  has_own = objective.compiles_task or bool(config.eval.metrics)
   if has_own or isinstance(model, HasExactForm):  # The task's numbers are compiled in.
     return json.dumps([fields, name, task_fields]), None
-  exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
+  exact = not objective.draws_prompts and isinstance(model, FollowsRule)
   if exact and theory.covers(task):  # The exact risk needs only moments of the task.
     return json.dumps([fields, name]), task.num_features
   shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(task))

@@ -13,8 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from zoo.config.building import Config, with_full_path
-from zoo.config.validation import check_fields, validate
 from zoo.core.errors import UserError, check_name, in_one_line
+from zoo.training.validation import check_fields, validate
 
 # A point has the fields of a config that it sets, such as 'task.prior_mean', and their
 # values.
@@ -185,8 +185,7 @@ def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
       validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')
-  # Points with the same fields in another order are equal.
-  names = [name_of(dict(sorted(point.items()))) for point in points]
+  names = [name_of(point) for point in points]
   if len(set(names)) < len(names):
     twice = next(i for i, name in enumerate(names) if name in names[:i])
     raise UserError(f'the point {points[twice]} is given twice')
@@ -237,18 +236,12 @@ def with_fields(config: Config, point: Point) -> Config:
 def name_of(point: Point) -> str:
   """Returns the name of a point's folder: its fields and values, or their digest.
 
-  Points with equal numbers have one name, whether these are written 0 or 0.0.
+  Points with equal numbers have one name, whether these are written 0 or 0.0, and
+  whatever the order of the fields. The name is a digest if it would be longer than 100
+  letters or would not suit a folder.
   """
-  return name_as_written({field: _plain(value) for field, value in point.items()})
-
-
-def name_as_written(point: Point) -> str:
-  """Returns the name of a point in which each number is as it was written.
-
-  It is a digest if the name is longer than 100 letters or does not suit a folder.
-  """
-  name = ','.join(f'{field}={json.dumps(value)}' for field, value in point.items())
-  name = name.replace('"', '')
+  fields = [f'{field}={json.dumps(_plain(point[field]))}' for field in sorted(point)]
+  name = ','.join(fields).replace('"', '')
   if re.fullmatch(r'[\w.,=+-]{1,100}', name):
     return name
   return hashlib.sha256(name.encode()).hexdigest()[:16]

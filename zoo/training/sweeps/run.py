@@ -55,11 +55,12 @@ from zoo.training.summary import (
   write_divergence,
   write_summary,
 )
-from zoo.training.sweeps.folders import is_done, names_of_folders
+from zoo.training.sweeps.folders import is_done
 from zoo.training.sweeps.groups import groups_to_train, points_of, side_by_side
 from zoo.training.sweeps.points import (
   Point,
   config_of_all,
+  name_of,
   validated_configs,
   without_arrays,
 )
@@ -136,7 +137,7 @@ def sweep(
   config = copy.deepcopy(config_of_all(config, points))
   config.train.update(source_of(config, workdir))
   configs = validated_configs(config, points)
-  folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
+  folders = [workdir / POINTS / name_of(point) for point in points]
   for point_config, folder in zip(configs, folders, strict=True):
     point_config.train.update(source_of(point_config, folder))
   of_all_parts = configs

@@ -13,7 +13,7 @@ from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
 from zoo.measure.comparison import MODEL
-from zoo.measure.statistics import estimate, half_of
+from zoo.measure.statistics import estimate, half_of, name_of_half
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
@@ -79,8 +79,8 @@ def _flat(row: Row) -> Row:
   The history, which `table.json` has, is left out.
   """
   row = {name: value for name, value in row.items() if name != 'history'}
-  row |= row.pop('metrics', None) or {}
-  for name, measured in (row.pop('comparison', None) or {}).items():
+  row |= row.pop('metrics', {})
+  for name, measured in (row.pop('comparison') or {}).items():
     row[f'{name}_loss'] = measured['mean'][-1]
     if name == MODEL:
       row[f'{name}_loss_stderr'] = measured['standard_error'][-1]
@@ -109,23 +109,29 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
     The tables, separated by an empty line.
   """
   rows = with_one_loss(rows)
-  metrics = [*dict.fromkeys(name for row in rows for name in row.get('metrics') or {})]
+  metrics = [*dict.fromkeys(name for row in rows for name in row.get('metrics', {}))]
   cells = []
   for row in rows:
-    stderr = row['eval_risk_stderr']
-    own = row.get('metrics') or {}
+    stderr, num = row['eval_risk_stderr'], _num_prompts(row)
+    own = row.get('metrics', {})
     cells.append(
       [
         *(str(row.get(field)) for field in fields),
         'diverged' if is_lost(row) else _number(row['eval_risk'], '.4f'),
-        _number(None if stderr is None else half_of(stderr), '.4f'),
+        _number(None if stderr is None else half_of(stderr, num), '.4f'),
         _number(row['exact_risk'], '.6f'),
         _number(row['excess_risk'], '.2e'),
         *(_number(own.get(name), '.4g') for name in metrics),
       ]
     )
-  header = [*fields, 'sampled risk', '± 95 %', 'exact risk', 'excess', *metrics]
+  half = name_of_half(min(map(_num_prompts, rows), default=math.inf))
+  header = [*fields, 'sampled risk', half, 'exact risk', 'excess', *metrics]
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
+
+
+def _num_prompts(row: Row) -> int | float:
+  """Returns the number of prompts of the sampled risk; infinity if it is unknown."""
+  return row.get('eval_num_prompts') or math.inf
 
 
 def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
@@ -165,9 +171,10 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
     header += ['minus the best, paired', half]
   yield tables.format_table(cells, header)
   if kind == 'eval_risk':
+    half = name_of_half(min(map(_num_prompts, rows)))
     yield (
       'Intervals are over seeds. All seeds share the held-out prompts. The intervals '
-      'do not include the error from these prompts (column ± 95 %).'
+      f'do not include the error from these prompts (column {half}).'
     )
 
 

@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-import jax
 from absl import logging
-from flax import nnx
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from zoo import theory
 from zoo.config.building import (
   Config,
   abstract_model,
@@ -25,19 +22,9 @@ from zoo.config.fields import FIELDS, check_field, is_of_class
 from zoo.config.optimizers import check_groups, check_optimizer
 from zoo.config.saved import check_fits_json
 from zoo.config.sharding import check_heads, mesh_shape
-from zoo.core.distributions import HasDistributions, has_distribution
 from zoo.core.errors import UserError, check_name
-from zoo.core.protocols import (
-  BaseTask,
-  FollowsRule,
-  HasExactForm,
-  Model,
-  Task,
-  predicts_all,
-)
 from zoo.core.roles import parameter_roles, shared_paths
-from zoo.models import TokenModel
-from zoo.tasks.linear_regression import require_covered
+from zoo.objectives import build_objective
 
 
 def validate(config: Config, num_devices: int | None = None) -> Config:
@@ -73,7 +60,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   check_fits_json(config)
   _check_used(config)
   config = with_full_path(config)
-  objective, optimizer = config.objective, config.optimizer
+  optimizer = config.optimizer
   with within_memory(config):
     check_optimizer(optimizer, config.train.num_steps)
     task = build_task(config)
@@ -86,16 +73,9 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
         f'by the data axis of the mesh, which is {data}{times}'
       )
     model = abstract_model(config)
-    if objective.positions == 'every' or objective.min_examples is not None:
-      _check_positions(config, task, model)
-    if objective.labels == 'observed' or objective.name in ('nll', 'rows'):
-      _check_labels(config, task)
-    if objective.name in ('sampled', 'nll') and task.label_kind == 'numbers':
-      _check_distribution(config, model)
+    build_objective(config, task, model)
     if has_curriculum(config.curriculum):
       check_curriculum(config, task, model)
-    if objective.name == 'exact':
-      _check_objective(config, task, model)
     if model_axis > 1:
       check_heads(config, model, model_axis)
     if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
@@ -110,14 +90,14 @@ def check_fields(config: Config) -> None:
     UserError: If a field is wrong, missing or unknown, or if the config is not a
       ConfigDict.
   """
-  _check_names(config)
+  check_names(config)
   for name in FIELDS:
     if not is_of_class(name):
       section, _, key = name.rpartition('.')
       check_field(name, config[section][key] if section else config[key])
 
 
-def _check_names(config: Config) -> None:
+def check_names(config: Config) -> None:
   """Checks that the config is a ConfigDict with all fields, and no others.
 
   The sections `model` and `task` may have any arguments: the class that they name
@@ -188,105 +168,3 @@ def _check_used(config: Config) -> None:
       raise UserError(
         f'config.{name} is {value!r}; it must be {default!r}, the default, since {why}'
       )
-
-
-def _check_objective(config: Config, task: Task, model: Model) -> None:
-  """Raises UserError unless theory knows the exact risk of the model on the task."""
-  name, subject = config.objective.name, config.model.name
-  try:
-    regression = require_covered(task)
-    if isinstance(model, HasExactForm):
-      form = nnx.eval_shape(theory.exact_form, model)
-      theory.form_constants(form, regression)
-    elif not isinstance(model, FollowsRule):
-      raise UserError(
-        f"it must be 'sampled' for {subject!r}, which has no learning rule and so no "
-        'exact risk'
-      )
-  except UserError as error:
-    raise UserError(f'config.objective.name is {name!r}; {error}') from None
-  for field, wanted in ('num_parts', 1), ('compute_dtype', 'float32'):
-    if (value := config.train[field]) != wanted:
-      raise UserError(
-        f'config.train.{field} is {value!r}; it must be {wanted!r} for the objective '
-        f'{name!r}, which has no batch of prompts'
-      )
-
-
-def _check_distribution(config: Config, model: Model) -> None:
-  """Checks that the objective trains all that the model says of a number.
-
-  The objective `nll` needs a model with a distribution. The objective `sampled` would
-  train only the mean of such a model.
-
-  Raises:
-    UserError: If the objective does not fit the model.
-  """
-  objective = config.objective
-  if objective.name == 'sampled':
-    if has_distribution(model):
-      raise UserError(
-        f"config.objective.name is 'sampled'; it must be 'nll' for {_headed(config)}, "
-        'whose distribution has a width that a squared error does not train'
-      )
-    return
-  said = "config.objective.name is 'nll'; it must be 'sampled'"
-  if not has_distribution(model):
-    why = 'which has no method distribution'
-    if 'head' in config.model or isinstance(model, TokenModel):
-      why = "which has no distribution; the heads 'gaussian' and 'bars' have one"
-    raise UserError(f'{said} for {_headed(config)}, {why}')
-  every = objective.positions == 'every' or objective.min_examples is not None
-  if every and not isinstance(model, HasDistributions):
-    raise UserError(
-      "config.objective.positions is 'every'; it must be 'query' for "
-      f'{config.model.name!r}, which has no method distributions'
-    )
-
-
-def _headed(config: Config) -> str:
-  """Returns the name of a config's model, with its head if it has that field."""
-  head = config.model.get('head')
-  name = repr(config.model.name)
-  return name if head is None else f'{name} with config.model.head = {head!r}'
-
-
-def _check_labels(config: Config, task: Task) -> None:
-  """Raises UserError unless observed labels can be drawn from the targets."""
-  said = "config.objective.labels is 'observed'; it must be 'clean'"
-  if config.objective.name in ('nll', 'rows'):
-    said = f"config.objective.name is {config.objective.name!r}; it must be 'sampled'"
-  if config.objective.name == 'exact':
-    raise UserError(f'{said} for the objective {config.objective.name!r}')
-  if task.label_kind != 'numbers':
-    return
-  prompt = jax.eval_shape(lambda key: task.sample(key, 1), jax.random.key(0))
-  has_noise = prompt.context_targets is not None
-  if has_noise and type(task).sample_labels is BaseTask.sample_labels:
-    raise UserError(
-      f'{said} for {config.task.name!r}, whose labels differ from their targets, and '
-      'which has no method sample_labels'
-    )
-
-
-def _check_positions(config: Config, task: Task, model: Model) -> None:
-  """Raises UserError unless the model predicts all examples that are trained on."""
-  positions, least = config.objective.positions, config.objective.min_examples
-  said = "config.objective.positions is 'every'; it must be 'query'"
-  if least is not None:
-    said = f'config.objective.min_examples is {least}; it must be None'
-    if positions == 'every':
-      raise UserError(f"{said} for config.objective.positions = 'every'")
-    if least > task.context_length:
-      raise UserError(f'{said}, or at most {task.context_length}, the context length')
-  if config.objective.name not in ('sampled', 'nll'):
-    is_exact = config.objective.name == 'exact'
-    why = 'is the risk at the query' if is_exact else 'itself says what is trained'
-    raise UserError(f'{said} for the objective {config.objective.name!r}, which {why}')
-  if not (predicts_all(model) or isinstance(model, FollowsRule)):
-    why = 'which has no method predictions'
-    if isinstance(model, TokenModel) and model.layout == 'joint':
-      why = "whose tokens are 'joint': each holds the label of its example"
-    elif config.model.get('causal') is False:
-      why = 'whose config.model.causal is False: it would see the labels'
-    raise UserError(f'{said} for {config.model.name!r}, {why}')

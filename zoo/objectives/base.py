@@ -1,0 +1,233 @@
+"""What every objective has, and what every step of training gets."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from zoo import theory
+from zoo.config.building import Config
+from zoo.config.curricula import Stage, has_curriculum
+from zoo.config.sharding import split_prompts, split_statistics
+from zoo.core import draws
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import BaseTask, FollowsRule, Model, Task, predicts_all
+from zoo.core.statistics import Statistics
+from zoo.models import LinearAttention, TokenModel
+from zoo.models.heads import Edges
+
+
+class Numbers(NamedTuple):
+  """The inputs of a compiled step besides the state and the key.
+
+  They are arguments of the program, so that other numbers need no new compilation.
+
+  Attributes:
+    task: The task, whose numbers are leaves.
+    moments: The moments of the task. None unless the task is one that `theory.covers`.
+    learning_rate: The learning rate. None means the learning rate of the config.
+    stage: The stage of a curriculum. None means that there is no curriculum.
+    num_steps: The step at which the decay of the schedule `wsd` ends, as a float. None
+      means `train.num_steps` of the config.
+  """
+
+  task: Task
+  moments: theory.Moments | None
+  learning_rate: Any = None
+  stage: Stage | None = None
+  num_steps: Any = None
+
+
+def numbers_of(task: Task) -> Numbers:
+  """Returns the numbers of a step of one model; the config has its learning rate."""
+  return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
+
+
+class Objective(abc.ABC):
+  """What a run minimises.
+
+  A class derives from it, and says in its constructor what it needs of the config, the
+  task and the model.
+
+  Attributes:
+    config: The config of the run.
+    task: The task with concrete numbers. The prompts of a step are drawn from
+      `numbers.task` instead, whose numbers are traced.
+    model: The model, which may be abstract.
+    measures: What the loss is, for plots: 'loss' is the loss of the task, 'likelihood'
+      is the negative log likelihood, and 'other' is anything else.
+    draws_prompts: Whether each step draws prompts.
+    has_positions: Whether `objective.positions`, `objective.min_examples` and a
+      curriculum choose which predictions of a prompt count.
+    compiles_task: Whether the numbers of `task` are constants of the compiled step.
+    draws_in_lanes: Whether random numbers depend on the number of lanes of a batch.
+    draws_labels: Whether labels are drawn from the targets, whatever `objective.labels`
+      says.
+    needs_prompts: Whether the loss needs whole prompts, and not only their second
+      moments, of a model with a learning rule.
+  """
+
+  measures: ClassVar[str] = 'other'
+  draws_prompts: ClassVar[bool] = True
+  has_positions: ClassVar[bool] = False
+  compiles_task: ClassVar[bool] = False
+  draws_in_lanes: ClassVar[bool] = False
+  draws_labels: ClassVar[bool] = False
+  needs_prompts: ClassVar[bool] = False
+
+  def __init__(self, config: Config, task: Task, model: Model):
+    self.config, self.task, self.model = config, task, model
+    asked = config.objective
+    if asked.positions == 'every' or asked.min_examples is not None:
+      _check_positions(self)
+    if self.observes_labels:
+      _check_labels(self)
+    if has_curriculum(config.curriculum) and not self.has_positions:
+      raise UserError(
+        f'config.objective.name is {asked.name!r}; a curriculum needs '
+        "'sampled' or 'nll'"
+      )
+
+  @abc.abstractmethod
+  def loss(
+    self,
+    model: Any,
+    key: Key[Array, ''],
+    numbers: Numbers,
+    *,
+    statistics: bool = False,
+    num_lanes: int = 1,
+  ) -> Float[Array, '']:
+    """Returns the loss of a step, whose gradient is taken.
+
+    Args:
+      model: The model.
+      key: The key of the step, from which prompts are drawn.
+      numbers: The task and other inputs of the program.
+      statistics: Whether sufficient statistics of prompts are drawn in their place.
+      num_lanes: The number of parts of a batch that are computed at the same time.
+    """
+
+  @property
+  def observes_labels(self) -> bool:
+    """Whether the loss is that of labels which are drawn from the targets."""
+    return self.draws_labels or self.config.objective.labels == 'observed'
+
+  def uses_statistics(self, num_models: int = 1) -> bool:
+    """Returns whether models are trained and measured on sufficient statistics.
+
+    A model with a learning rule depends on a prompt only through second moments of its
+    examples. These are used if the task can draw them, if the objective and the config
+    need no whole prompts, and if they are cheaper than the examples. They are cheaper
+    for a long context, for several models, or for enough heads.
+
+    Args:
+      num_models: The number of models that are trained side by side.
+    """
+    task, model = self.task, self.model
+    train, asked = self.config.train, self.config.objective
+    asks_for_prompts = (
+      self.needs_prompts
+      or train.num_parts > 1
+      or train.compute_dtype != 'float32'
+      or asked.positions != 'query'
+      or asked.min_examples is not None
+      or asked.labels != 'clean'
+      or has_curriculum(self.config.curriculum)  # It leaves parts of prompts out.
+    )
+    if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
+      return False
+    if num_models > 1 or task.has_long_context:
+      return True
+    if not isinstance(model, LinearAttention):
+      return True
+    heads, c, e = model.num_heads, task.context_length, task.num_features + 1
+    # Transforming statistics costs e⁴ for any batch size. Devices cannot share this
+    # work, and a large triangle takes long to compile.
+    if e > 256:
+      return False
+    # Both sides are multiplications per prompt. Those of statistics are about five
+    # times as cheap.
+    return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
+
+
+def _check_labels(objective: Objective) -> None:
+  """Raises UserError unless observed labels can be drawn from the targets."""
+  config, task, name = objective.config, objective.task, objective.config.objective.name
+  said = "config.objective.labels is 'observed'; it must be 'clean'"
+  if objective.draws_labels:
+    said = f"config.objective.name is {name!r}; it must be 'sampled'"
+  if not objective.draws_prompts:
+    raise UserError(f'{said} for the objective {name!r}')
+  if task.label_kind != 'numbers':
+    return
+  prompt = jax.eval_shape(lambda key: task.sample(key, 1), jax.random.key(0))
+  has_noise = prompt.context_targets is not None
+  if has_noise and type(task).sample_labels is BaseTask.sample_labels:
+    raise UserError(
+      f'{said} for {config.task.name!r}, whose labels differ from their targets, and '
+      'which has no method sample_labels'
+    )
+
+
+def _check_positions(objective: Objective) -> None:
+  """Raises UserError unless the model predicts all examples that are trained on."""
+  config, task, model = objective.config, objective.task, objective.model
+  asked, name = config.objective, config.objective.name
+  said = "config.objective.positions is 'every'; it must be 'query'"
+  if (least := asked.min_examples) is not None:
+    said = f'config.objective.min_examples is {least}; it must be None'
+    if asked.positions == 'every':
+      raise UserError(f"{said} for config.objective.positions = 'every'")
+    if least > task.context_length:
+      raise UserError(f'{said}, or at most {task.context_length}, the context length')
+  if not objective.has_positions:
+    is_risk = not objective.draws_prompts
+    why = 'is the risk at the query' if is_risk else 'itself says what is trained'
+    raise UserError(f'{said} for the objective {name!r}, which {why}')
+  if not (predicts_all(model) or isinstance(model, FollowsRule)):
+    why = 'which has no method predictions'
+    if isinstance(model, TokenModel) and model.layout == 'joint':
+      why = "whose tokens are 'joint': each holds the label of its example"
+    elif config.model.get('causal') is False:
+      why = 'whose config.model.causal is False: it would see the labels'
+    raise UserError(f'{said} for {config.model.name!r}, {why}')
+
+
+def sample(
+  task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
+) -> Prompt | Statistics:
+  """Returns a batch of prompts or of their statistics; each device draws its part."""
+  if statistics:
+    return split_statistics(task.sample_statistics(key, batch_size))
+  prompt = split_prompts(task.sample(key, batch_size))
+  return draws.materialize_once(key, lambda prompt: prompt, prompt)
+
+
+def in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
+  """Returns a model, and its inputs from prompts, in another type.
+
+  Targets keep their type. So do the edges of bars, some of which would become equal.
+  """
+  if dtype == 'float32':
+    return model, prompt
+
+  def cast(array: Array) -> Array:
+    return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+  graph, edges, state = nnx.split(model, Edges, ...)
+  prompt = dataclasses.replace(
+    prompt,
+    x=cast(prompt.x),
+    y=cast(prompt.y),
+    x_query=cast(prompt.x_query),
+    context_targets=prompt.targets[:, :-1],
+  )
+  return nnx.merge(graph, edges, jax.tree.map(cast, state)), prompt

@@ -1,0 +1,148 @@
+"""Objectives that are a loss for each prompt, such as functions of users."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key, PyTree
+
+from zoo.config.building import Config
+from zoo.config.sharding import split_first_axis
+from zoo.core.errors import UserError, shown
+from zoo.core.programs import compiled
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Model, Task
+from zoo.measure.contracts.checks import check_sampled, noted, with_changes
+from zoo.measure.predictive import with_drawn_labels
+from zoo.objectives.base import Numbers, Objective, in_type, sample
+from zoo.objectives.batch_parts import mean_loss
+from zoo.theory.trust import QUICK_TO_COMPILE
+
+_NUM_CHECKED = 16  # A function is checked on this number of prompts.
+
+
+class PerPrompt(Objective):
+  """The mean over fresh prompts of a loss for each prompt.
+
+  The losses get `self.task`, whose numbers are concrete, since baselines need them on
+  the host.
+  """
+
+  needs_prompts = True
+  compiles_task = True
+  draws_in_lanes = True
+
+  @abc.abstractmethod
+  def losses(
+    self, model: Any, prompt: Prompt, key: Key[Array, '']
+  ) -> Float[Array, ' b']:
+    """Returns a loss for each prompt.
+
+    Args:
+      model: The model.
+      prompt: Prompts `[b]`: the batch of a step, or a part of it.
+      key: A key that is new at each step and for each part.
+    """
+
+  def loss(
+    self,
+    model: Any,
+    key: Key[Array, ''],
+    numbers: Numbers,
+    *,
+    statistics: bool = False,
+    num_lanes: int = 1,
+  ) -> Float[Array, '']:
+    train = self.config.train
+    prompt: Any = sample(numbers.task, key, train.batch_size, statistics=False)
+    if self.observes_labels:
+      prompt = split_first_axis(with_drawn_labels(self.task, key, prompt))
+    # Prompts fold the key with their index, which is below 2³² − 3. Each part of the
+    # batch has a key of its own.
+    count = train.num_parts * num_lanes
+    keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)
+    if count == 1:
+      return self._loss_of_part(model, (prompt, keys))
+    of_part = self._loss_of_part
+    return mean_loss(of_part, model, (prompt, keys), train.num_parts, num_lanes)
+
+  def _loss_of_part(
+    self, model: Any, part: tuple[Prompt, Key[Array, ' 1']]
+  ) -> Float[Array, '']:
+    prompt, (key,) = part
+    model, prompt = in_type(model, prompt, self.config.train.compute_dtype)
+    losses = self.losses(model, prompt, key)
+    return jnp.mean(losses.astype(jnp.promote_types(losses.dtype, jnp.float32)))
+
+
+class OfFunction(PerPrompt):
+  """The mean of what a function that a user has registered returns for prompts."""
+
+  def __init__(
+    self, config: Config, task: Task, model: Model, function: Callable[..., Any]
+  ):
+    super().__init__(config, task, model)
+    self.name, self.function = config.objective.name, function
+
+  def losses(
+    self, model: Any, prompt: Prompt, key: Key[Array, '']
+  ) -> Float[Array, ' b']:
+    """Returns what the function returns.
+
+    Raises:
+      UserError: If it is anything but a loss for each prompt.
+    """
+    losses: Any = self.function(model, prompt, self.task, key)
+    size = len(prompt.x)
+    shape = getattr(losses, 'shape', type(losses).__name__)
+    if shape != (size,):
+      raise UserError(
+        f'the objective {self.name!r} returns the shape {shape} for {size} prompts; it '
+        f'must be {(size,)}, a loss for each prompt'
+      )
+    if not jnp.issubdtype(losses.dtype, jnp.floating):
+      raise UserError(
+        f'the objective {self.name!r} returns numbers of the type {losses.dtype}; they '
+        'must be real floats, which have a gradient'
+      )
+    return losses
+
+  def check_variables(self, model: Model) -> None:
+    """Checks that the function changes no variable of the model.
+
+    A step changes weights by their gradient, and nothing else. Of a function that
+    changes a variable itself, such as the running mean of `nnx.BatchNorm`, a step would
+    keep the change or lose it, depending on other fields of the config.
+
+    Raises:
+      UserError: If the function changes a variable, or returns anything but a loss for
+        each prompt.
+    """
+    graph, state = nnx.split(model)
+
+    @functools.partial(compiled, compiler_options=QUICK_TO_COMPILE)
+    def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> Any:
+      own: Any = nnx.merge(graph, state, copy=True)
+      if self.observes_labels:
+        prompt = with_drawn_labels(self.task, key, prompt)
+      with noted(f'the objective {self.name!r}', f' on {number} prompts'):
+        _, changed = with_changes(lambda: self.losses(own, prompt, key), own)
+      return changed
+
+    key = jax.random.key(0)
+    number = min(_NUM_CHECKED, self.config.train.batch_size)
+    prompt = check_sampled(self.task, key, number)
+    changed = jax.device_get(changes(state, prompt, key))
+    if names := [variable for variable, has_changed in changed.items() if has_changed]:
+      raise UserError(
+        f'the objective {self.name!r} changes {shown(names)} of the model; a step '
+        'changes weights by their gradient and nothing else, so an objective must '
+        'leave all variables as they are (random numbers come from '
+        'nnx.Rngs(dropout=key))'
+      )
