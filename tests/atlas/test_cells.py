@@ -129,6 +129,7 @@ class _Stop(Interruption):
     return self.looks < 0
 
 
+@pytest.mark.slow
 def test_in_a_curve_prompts_of_the_length_of_training_are_those_of_training():
   """The beginning of a longer prompt of clusters often lacks the class of its query."""
   config = sizes.get_config('yq_lsa', 'linear')
@@ -278,7 +279,7 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
   again, launches = None, 0
   while again is None:
     launches += 1
-    stop = functools.partial(_Stop, 3 + 17 * launches)
+    stop = functools.partial(_Stop, 3 + 40 * launches)
     monkeypatch.setattr('studies.runner.Interruption', stop)
     again = atlas.run(more, tmp_path / 'parts', '', Part(1, 1))
   assert launches > 1
@@ -302,6 +303,7 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_search_with_several_seeds_takes_their_mean_and_no_short_runs(
   few_prompts, tmp_path
 ):
@@ -339,6 +341,7 @@ def test_a_search_with_several_seeds_takes_their_mean_and_no_short_runs(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_losses_at_a_rate_that_another_search_chose_are_not_reported(
   few_prompts, tmp_path
 ):

@@ -31,6 +31,7 @@ def test_a_transformer_and_an_lstm_have_the_same_number_of_weights():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
   'task', mostly_full(['recall'], ['linear', 'noisy', 'sparse', 'tree', 'prior'])
 )
@@ -65,6 +66,7 @@ def test_guesses_are_those_that_the_field_of_a_model_allows(register):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_all_models_have_the_same_optimizer():
   models = 'lsa', 'multi_head_lsa', 'deep_lsa', 'softmax', 'looped', 'deep_set'
   optimizers = set()
@@ -77,6 +79,7 @@ def test_all_models_have_the_same_optimizer():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('model', mostly_full(['deep_set'], sizes.list_models()))
 def test_every_config_is_valid(model):
   """With each task and guess for a laptop, and with one of each on an accelerator."""
@@ -91,6 +94,7 @@ def test_every_config_is_valid(model):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_parity_is_learned_from_every_symbol_and_from_the_last_if_not_causal():
   def trained(model):
     config: Any = sizes.get_config(model, 'parity', 'zero')
@@ -105,7 +109,9 @@ def test_a_parity_is_learned_from_every_symbol_and_from_the_last_if_not_causal()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('task', ['logistic', 'quadratic', 'relu_network', 'sinusoid'])
+@pytest.mark.parametrize(
+  'task', mostly_full(['logistic'], ['quadratic', 'relu_network', 'sinusoid'])
+)
 def test_a_prior_has_a_mean_and_its_control_has_none(task):
   """In the mean over prompts of the labels, or probabilities, at given features."""
   x = np.random.default_rng(0).uniform(0.5, 2, (4, 5))

@@ -207,6 +207,8 @@ def test_how_many_are_below_one_step_without_a_guess(effects):
   assert said in _text('studies/atlas/README.md')
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_table_of_linear_regression_is_that_of_the_kept_rows():
   rows = atlas.from_csv((ROOT / 'docs/results/atlas.csv').read_text(), 'atlas.csv')
   page = (ROOT / 'studies/atlas/README.md').read_text()

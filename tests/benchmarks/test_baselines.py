@@ -83,6 +83,7 @@ def test_the_table_is_written(call, tmp_path, values):
   assert rows[0][-1] == 'formula'
 
 
+@pytest.mark.slow
 def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, values):
   folder = values(ols=0.9)
   answer = call(

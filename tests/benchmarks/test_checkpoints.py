@@ -156,6 +156,7 @@ def test_what_ships_is_small_complete_and_of_no_machine():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_what_was_there_is_replaced_by_what_is_trained_anew(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoints, 'TOLERANCE', 100.0)
   config = small_config('yq_lsa', objective__name='exact')

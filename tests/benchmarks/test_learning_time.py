@@ -31,6 +31,8 @@ def learning_time():
   forget_commands()
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_distance_of_bayes_is_0_and_that_of_0_is_by_formula(learning_time):
   task = LinearRegression(3, 6, prior_mean=0.0, noise_std=0.5)
   distance = learning_time._Distance(task)
@@ -81,6 +83,7 @@ def test_a_search_ends_when_the_best_rate_is_between_others(
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_the_rate_falls_with_the_root_of_the_steps(learning_time):
   cell, *_ = learning_time.search_cells(['lstm'], [3]).values()
@@ -96,6 +99,7 @@ def test_the_rate_falls_with_the_root_of_the_steps(learning_time):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_ends_at_the_share_or_at_the_limit(learning_time, tmp_path, monkeypatch):
   monkeypatch.setattr(learning_time, '_LOG_EVERY', 2)
@@ -126,6 +130,7 @@ def test_a_run_that_is_stopped_has_no_row(learning_time, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_that_diverges_ends_with_an_infinite_distance(learning_time, tmp_path):
   cell, *_ = learning_time.search_cells(['deep_set'], [2]).values()

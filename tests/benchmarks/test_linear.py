@@ -86,6 +86,7 @@ def contest():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
   train(CONFIG, tmp_path / 'run')
   expected = saved_arrays(tmp_path / 'run', 3)

@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_mixer_is_timed_against_softmax(call):
   answer = call(
     *('benchmarks.mixers', '--mixers=linear', '--tokens=3'),

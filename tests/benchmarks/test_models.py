@@ -31,6 +31,7 @@ def contests():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
   ('tokens', 'n', 'read'), mostly_full([('joint', 5, 1)], [('interleaved', 9, 5)])
 )
@@ -55,6 +56,7 @@ def test_the_products_of_a_transformer_are_those_of_its_equations(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_both_programs_train(contests):
   contest = contests('joint')
   weights = jax.device_get(contest.steps.state['model'])

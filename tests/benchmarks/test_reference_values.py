@@ -23,6 +23,7 @@ def _agree(references, num_prompts):
       assert abs(row.deviation) <= 4, row
 
 
+@pytest.mark.slow
 def test_a_cheap_baseline_has_its_known_value():
   """Of one task; those of all are compared with formulas in the tests of the tasks."""
   quick = [

@@ -100,6 +100,7 @@ def rows_of(results, **fields):
   ]
 
 
+@pytest.mark.slow
 def test_each_cell_is_a_run_of_the_experiment(tmp_path, finished, data, mixer):
   out, _, _ = finished
   told = lines_by_cell(out)
@@ -121,6 +122,7 @@ def test_the_arm_without_guesses_is_asked_once(finished):
   assert len(without) == len(set(without)) == 2 * NUM * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stop', mostly_full([5 * NUM + 3], [1, 2 * NUM, 15 * NUM]))
 def test_stopped_and_called_again_it_asks_the_rest_alone(
   tmp_path, finished, data, mixer, stop
@@ -139,6 +141,7 @@ def test_stopped_and_called_again_it_asks_the_rest_alone(
   assert {**again, 'seconds': 0} == {**results, 'seconds': 0}
 
 
+@pytest.mark.slow
 def test_more_names_add_their_cells(tmp_path, finished, data, mixer):
   out = shutil.copytree(finished[0], tmp_path / 'out')
   names = ('minus_1', 'constant', 'wrong', 'oracle')
@@ -151,6 +154,7 @@ def test_more_names_add_their_cells(tmp_path, finished, data, mixer):
   assert len(mixer.asked) == 2 * NUM * 2
 
 
+@pytest.mark.slow
 def test_parts_and_named_cells_give_the_rows_of_the_whole(
   tmp_path, finished, data, mixer, monkeypatch
 ):
@@ -237,6 +241,7 @@ def test_the_files_hold_the_numbers(finished):
     assert f'{row["with_guess"]:.3f}' in told
 
 
+@pytest.mark.slow
 def test_classes(tmp_path, mixer):
   rows = [{'inputs': [text], 'label': 'ab'[score > 2]} for text, _, score in PAIRS]
   classes = {'name': 'jsonl', 'inputs': ('Text',), 'low': None, 'high': None}

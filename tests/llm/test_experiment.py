@@ -202,6 +202,7 @@ def test_answers_that_say_nothing_are_counted(tmp_path, csv, parrot):
   ] == [{'value': None, 'answer': parrot.says}] * 12
 
 
+@pytest.mark.slow
 def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
   moods = ('glad', 'sad')
   rows = [

@@ -176,6 +176,7 @@ def three(vectors):
 ABC = LabelScale(0.0, 0.0, ('a', 'b', 'c'))
 
 
+@pytest.mark.slow
 def test_a_network_of_classes_is_trained_on_the_cross_entropy():
   data = benchmark(three, classes=ABC.classes)
   y = np.eye(3)[['abc'.index(label) for label in labels_of(data)]]

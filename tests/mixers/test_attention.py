@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.marks import mostly_slow
 from tests.mixers.drawn import call, tokens, warm
 from tests.weights import drawn
 from zoo.mixers import ReLUAttention, Slot, SoftmaxAttention
@@ -50,7 +51,7 @@ def test_a_set_without_examples_is_finite(kind):
   assert np.isfinite(call(model, _tokens(n=1))).all()
 
 
-@pytest.mark.parametrize('name', ['softmax', 'fox', 'relu'])
+@pytest.mark.parametrize('name', mostly_slow(['softmax'], ['fox', 'relu']))
 def test_weights_in_bfloat16_are_normalised_in_float32(name):
   """257 tokens are 256 in bfloat16, and sums of log decays soon have whole steps."""
   with jax.enable_x64(False):

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from tests.compare import assert_close
@@ -90,6 +91,7 @@ def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():
   assert_close(call(fox, x), call(softmax, x), 1e-6)
 
 
+@pytest.mark.slow
 def test_log_linear_with_equal_levels_is_mamba2():
   """With the scale log 2 of each level, softplus(0)."""
   with jax.enable_x64(True):
@@ -110,6 +112,7 @@ def test_log_linear_with_equal_levels_is_mamba2():
     assert_close(attention, np.log(2) * expected, EXACT)
 
 
+@pytest.mark.slow
 def test_few_levels_put_the_oldest_tokens_together():
   """All pairs at once, and token by token, for more tokens than levels tell apart."""
   with jax.enable_x64(True):

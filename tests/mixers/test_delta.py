@@ -7,12 +7,13 @@ import pytest
 from flax import nnx
 
 from tests.compare import assert_close
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from tests.mixers.drawn import H, W, tokens, warm
 
 _NEGATIVE = {'negative_eigenvalues': True}
 
 
+@pytest.mark.slow
 def test_one_product_is_the_gated_delta_rule():
   """The same parameters: the outputs, and the weights of the values in them."""
   rule = warm('gated_delta', 'float32', **_NEGATIVE)
@@ -29,6 +30,7 @@ def test_one_product_is_the_gated_delta_rule():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_product_weighs_the_values_of_a_token_alike():
   """With the same value at each step, the weights times it are what is read."""
   mixer, x = warm('gated_delta_product', 'float32'), tokens(dtype='float32')
@@ -45,9 +47,10 @@ def test_a_product_weighs_the_values_of_a_token_alike():
   assert_close(weighed, read, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
-  mostly_slow(
+  mostly_full(
     ['delta'], ['gated_delta', 'gated_delta_product', 'kda', 'gdn2', 'comba']
   ),
 )

@@ -29,9 +29,7 @@ _KINDS = {
   'vector_delta': (_K, True, 'key'),
   'elsewhere': (_K, False, 'elsewhere'),
 }
-_every_kind = pytest.mark.parametrize(
-  'kind', mostly_slow(['gated_delta', 'elsewhere'], _KINDS)
-)
+_every_kind = pytest.mark.parametrize('kind', mostly_slow(['elsewhere'], _KINDS))
 
 
 def _inputs(kind, dtype, n=_N):
@@ -93,7 +91,7 @@ def test_forms_are_the_equation(kind):
 
 @pytest.mark.parametrize(
   'kind',
-  mostly_full([], ['gated_delta', 'plain', 'vector_delta'], slow=['elsewhere']),
+  mostly_full([], _KINDS, slow=['elsewhere']),
 )
 def test_forms_agree_in_float32_with_their_gradients(kind):
   inputs, state = _inputs(kind, 'float32'), _state('float32')
@@ -146,6 +144,7 @@ def test_strong_decay_does_not_overflow(kind):
   assert_close(vector, other, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_full(['elsewhere'], _KINDS))
 def test_sums_have_at_most_six_axes_with_models_side_by_side(kind):
   """Of seven, jaxlib 0.10.2 crashes at some on CPUs; at products, of eight."""
@@ -165,7 +164,8 @@ def test_sums_have_at_most_six_axes_with_models_side_by_side(kind):
   assert 4 <= max(summed) <= 6
 
 
-@pytest.mark.parametrize('kind', mostly_slow(['vector_delta'], ['number', 'elsewhere']))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', mostly_full(['vector_delta'], ['number', 'elsewhere']))
 def test_a_reset_in_a_chunk_is_the_same_in_both_forms(kind):
   """At a log decay of −∞ the state is forgotten, and gradients stay finite."""
   inputs, state = _inputs(kind, 'float32'), _state('float32')
@@ -191,6 +191,7 @@ def test_a_reset_in_a_chunk_is_the_same_in_both_forms(kind):
     assert_close(array, other, 3e-4)
 
 
+@pytest.mark.slow
 def test_a_reset_hides_all_tokens_before_it_from_log_linear():
   inputs = _inputs('number', 'float32')
   decay = np.array(inputs.log_decay)

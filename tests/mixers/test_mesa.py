@@ -9,6 +9,7 @@ from tests.mixers.reference import ttt
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_it_computes_in_bfloat16():
   expected, outputs = (
     call(warm('mesa', dtype), tokens(6, dtype)) for dtype in ('float32', 'bfloat16')

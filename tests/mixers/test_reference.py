@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compare import assert_close
-from tests.marks import SLOW
+from tests.marks import SLOW, mostly_slow
 from tests.mixers.drawn import H, N, call, parameters, tokens, warm
 from zoo.core.registry import MIXERS
 
@@ -32,6 +32,12 @@ _OPTIONS = {
   'softmax': {'rotary': True},
   'ttt': {'mini_batch_size': 3},
 }
+# Quickly compared with others' numbers in `test_golden.py` and `test_blocks.py`, or a
+# case of one that is compared here.
+_ELSEWHERE = [
+  *('comba', 'delta', 'fox', 'gated_delta_product', 'gdn2', 'kda', 'log_linear'),
+  *('mamba2', 'mamba3', 'rwkv7', 'titans'),
+]
 # The other branches of some mixers.
 _BRANCHES = [
   ('linear', {'causal': False}, N),
@@ -54,7 +60,13 @@ _BRANCHES = [
 
 @pytest.mark.parametrize(
   ('name', 'options', 'n'),
-  [*((name, _OPTIONS.get(name, {}), N) for name in _NAMES), *_BRANCHES],
+  [
+    *mostly_slow(
+      [(name, _OPTIONS.get(name, {}), N) for name in _NAMES if name not in _ELSEWHERE],
+      [(name, _OPTIONS.get(name, {}), N) for name in _ELSEWHERE],
+    ),
+    *_BRANCHES,
+  ],
 )
 def test_a_mixer_is_its_loop(name, options, n):
   """All weights are random, so that none is 0 or 1."""

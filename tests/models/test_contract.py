@@ -49,7 +49,6 @@ _TASKS_AND_GUESSES = [
   *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
 ]
 
-_every_model = pytest.mark.parametrize('name', sorted(MODELS))
 _TAKEN = {name: parameters(cls) for name, cls in MODELS.items()}
 _WITH_HEADS = [name for name, taken in _TAKEN.items() if 'num_heads' in taken]
 _WITH_GUESSES = [
@@ -83,16 +82,26 @@ def _build(name: str) -> Any:
   return nnx.merge(graph, _drawing_once(name)(jax.random.key(0)))
 
 
+# The others of a family share its code.
+_OF_EACH_FAMILY = [
+  *('deep_lsa', 'deep_set', 'lstm', 'ltb', 'mlp_mixer', 'sequential', 'tabular'),
+  'transformer',
+]
 # Linear, and of tokens. The equations of all are tested where the models are.
 _KINDS = ['yq_lsa', 'transformer']
+_most_are_slow = pytest.mark.parametrize('name', mostly_slow(_KINDS, sorted(MODELS)))
 
 
-@pytest.mark.parametrize('name', mostly_slow(_KINDS[:1], zoo.list_models()))
+@pytest.mark.parametrize(
+  'name', mostly_full(_KINDS[:1], zoo.list_models(), slow=_OF_EACH_FAMILY)
+)
 def test_it_keeps_its_contract(name):
   # Of two examples there are fewer in two ways: one, and none.
   zoo.check_model(_build(name), isotropic(_D, 2, prior_mean=1.0, noise_std=0.5))
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
   ('name', 'task', 'guess'),
   mostly_full(
@@ -107,7 +116,7 @@ def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
   zoo.check_model(built(lambda: _create(name, **arguments)), made)
 
 
-@_every_model
+@_most_are_slow
 @pytest.mark.parametrize(('batch', 'context'), mostly_slow([(2, 2 * _D + 3)], [(1, 1)]))
 def test_one_prediction_for_each_prompt(name, batch, context):
   prompt = bodies.prompt(context=context, batch=batch)
@@ -136,7 +145,7 @@ def test_heads_are_split_over_the_model_axis(name):
   assert any('model' in spec for spec in specs)
 
 
-@_every_model
+@_most_are_slow
 def test_a_prompt_of_another_number_of_features_is_refused(name):
   prompt = jax.eval_shape(lambda: isotropic(_D + 1, _C).sample(jax.random.key(0), _B))
   for method in ('__call__', *(['embed'] if hasattr(MODELS[name], 'embed') else [])):

@@ -103,6 +103,7 @@ def test_it_is_the_equation_layer_by_layer(float64, form, outputs, heads, readou
   assert_close(predict(model, prompt), expected, _SAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('form', mostly_full(['gd_plus_plus'], _FORMS))
 def test_a_linear_readout_starts_as_the_last_entries(form):
   prompt = bodies.prompt(3)
@@ -124,6 +125,7 @@ def test_a_linear_readout_starts_as_the_last_entries(form):
   assert_close(*both(prompt), 1e-6)  # pyright: ignore
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('form', 'guess'),
   mostly_full(

@@ -70,6 +70,7 @@ def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   assert_close(after_2, expected[:, 2], 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rule', mostly_full(['gated_delta'], RULES))
 def test_its_curve_is_that_of_theory(float64, rule):
   task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))
@@ -99,6 +100,7 @@ def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_too_many_examples_are_refused():
   model = built(_model)
   with refuses('6 examples', f'for at most {C}'):
@@ -123,6 +125,8 @@ def test_without_theory_it_is_trained_on_samples():
     validate(config)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_predictions_have_the_more_precise_type_of_weights_and_prompts():
   model: Any = drawn(lambda: _model('gated_delta'), dtype='float32')
   for kind in 'bfloat16', 'float32':
@@ -136,6 +140,7 @@ def test_predictions_have_the_more_precise_type_of_weights_and_prompts():
     assert model(prompt).dtype == jnp.float64
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_keeps_its_weights_in_float32():
   """The weights are those that it updates, forward and backward."""
   model: Any = drawn(lambda: _model('gated_delta'), dtype='bfloat16')

@@ -4,6 +4,7 @@
 # pyright: reportAttributeAccessIssue=false
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -16,19 +17,30 @@ from scipy import special, stats
 import configs
 import zoo
 from tests.compare import refuses
-from zoo.core.distributions import Classes, NumberOrClass
+from tests.compiled import built
+from tests.marks import mostly_full
+from zoo.core.distributions import Bars, Classes, NumberOrClass
 from zoo.models import Tabular
 from zoo.objectives import Rows
 
 _CLASSES = 4
+_KINDS = 'numbers', 'classes'
 
 
+@functools.cache
 def _model(**changes) -> Tabular:
   sizes = {'num_features': 5, 'num_outputs': 1 + _CLASSES, 'num_classes': _CLASSES}
   sizes |= {'num_layers': 1, 'num_loops': 2, 'num_heads': 2, 'width': 8, 'num_bars': 6}
-  model = zoo.create_model('tabular', **(sizes | changes), rngs=nnx.Rngs(0))
-  assert isinstance(model, Tabular)
-  return model
+  return built(
+    lambda: zoo.create_model('tabular', **(sizes | changes), rngs=nnx.Rngs(0))
+  )
+
+
+@nnx.jit
+def _says(model, prompt):
+  """The prediction, the distribution, and the log density of the query's label."""
+  label = model.distribution(prompt)
+  return model(prompt), label, label.log_prob(prompt.y_query)
 
 
 def _table(rng, c=9, d=3, kind='numbers', b=2, missing=False):
@@ -117,7 +129,7 @@ def test_the_model_is_what_its_docstring_says(missing):
   """Against loops in float64; float32 keeps six digits over a few layers."""
   rng, model = np.random.default_rng(0), _model()
   prompt = _table(rng, missing=missing)
-  label = model.distribution(prompt)
+  _, label, _ = _says(model, prompt)
   for i in range(2):
     arrays = (np.asarray(array)[i] for array in (prompt.x, prompt.y, prompt.x_query))
     _, bars, mean, std = _by_hand(model, *arrays)
@@ -126,7 +138,7 @@ def test_the_model_is_what_its_docstring_says(missing):
     edges = stats.t.ppf(shares, 5) / math.sqrt(5 / 3)  # the variance is 5 / (5 − 2)
     np.testing.assert_allclose(label.edges[i], mean + std * edges, rtol=1e-5, atol=1e-4)
   prompt = _table(rng, kind='classes', missing=missing)
-  logits = model(prompt)
+  logits, *_ = _says(model, prompt)
   for i in range(2):
     arrays = (np.asarray(array)[i] for array in (prompt.x, prompt.y, prompt.x_query))
     classes, *_ = _by_hand(model, *arrays)
@@ -135,43 +147,45 @@ def test_the_model_is_what_its_docstring_says(missing):
 
 def test_neither_order_nor_units_nor_padding_matter():
   rng, model = np.random.default_rng(1), _model()
-  prompt = _table(rng, c=12)
-  expected = model(prompt)
-  order = rng.permutation(12)
+  prompt = _table(rng, c=9)
+  expected, *_ = _says(model, prompt)
+  order = rng.permutation(9)
   moved = dataclasses.replace(prompt, x=prompt.x[:, order], y=prompt.y[:, order])
-  np.testing.assert_allclose(model(moved), expected, rtol=1e-4)
-  scale, shift = jnp.array([1e-3, 1.0, 1e3]), jnp.array([1.0, -2.0, 30.0])
+  np.testing.assert_allclose(_says(model, moved)[0], expected, rtol=1e-4)
+  scale, shift = np.array([1e-3, 1, 1e3], 'f'), np.array([1, -2, 30], 'f')
   scaled = dataclasses.replace(
     prompt,
-    x=prompt.x * scale[None, None] + shift[None, None],
-    x_query=prompt.x_query * scale[None] + shift[None],
-    y=100 * prompt.y - 7,
+    x=jnp.asarray(np.asarray(prompt.x) * scale + shift),
+    x_query=jnp.asarray(np.asarray(prompt.x_query) * scale + shift),
+    y=jnp.asarray(100 * np.asarray(prompt.y) - 7),
   )
-  np.testing.assert_allclose(model(scaled), 100 * expected - 7, rtol=1e-3)
-  constant = jnp.full((2, 12, 1), 4.0)
+  np.testing.assert_allclose(_says(model, scaled)[0], 100 * expected - 7, rtol=1e-3)
   padded = dataclasses.replace(
     prompt,
-    x=jnp.concatenate([prompt.x, constant], axis=2),
+    x=jnp.asarray(np.pad(prompt.x, ((0, 0), (0, 0), (0, 1)), constant_values=4)),
     # A column that is constant in the context says nothing, whatever the query has.
-    x_query=jnp.concatenate([prompt.x_query, jnp.full((2, 1), 9.0)], axis=1),
+    x_query=jnp.asarray(np.pad(prompt.x_query, ((0, 0), (0, 1)), constant_values=9)),
   )
-  np.testing.assert_allclose(model(padded), expected, rtol=1e-5)
+  np.testing.assert_allclose(_says(model, padded)[0], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('kind', ['numbers', 'classes'])
+@pytest.mark.parametrize('kind', mostly_full(['numbers'], ['classes']))
 def test_many_queries_take_one_pass_and_do_not_see_each_other(kind):
   rng, model = np.random.default_rng(2), _model()
   prompt = _table(rng, kind=kind)
   queries = jnp.asarray(3 + 10 * rng.standard_normal((2, 4, 3)), jnp.float32)
-  together = model.predict_rows(prompt.x, prompt.y, queries)
-  label = model.distribution_of_rows(prompt.x, prompt.y, queries)
+
+  @nnx.jit
+  def each(model, x, y, queries):
+    found = model.distribution_of_rows(x, y, queries)
+    return model.predict_rows(x, y, queries), found.logits
+
+  together, logits = jax.device_get(each(model, prompt.x, prompt.y, queries))
   for i in range(4):
-    alone = dataclasses.replace(prompt, x_query=queries[:, i])
-    np.testing.assert_allclose(together[:, i], model(alone), rtol=1e-4, atol=1e-5)
-    of_query = model.distribution(alone)
-    np.testing.assert_allclose(
-      label.logits[:, i], of_query.logits, rtol=1e-4, atol=1e-5
-    )
+    alone = dataclasses.replace(prompt, x_query=jnp.asarray(np.asarray(queries)[:, i]))
+    expected, label, _ = _says(model, alone)
+    np.testing.assert_allclose(together[:, i], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits[:, i], label.logits, rtol=1e-4, atol=1e-5)
 
 
 def test_labels_of_both_kinds_are_read_as_those_of_one():
@@ -190,51 +204,55 @@ def test_labels_of_both_kinds_are_read_as_those_of_one():
         )
       whole[name] = jnp.asarray(y, jnp.float32)
     both = dataclasses.replace(prompt, **whole)
-    found, expected = model(both), model(prompt)
+    found, label, found_log_p = _says(model, both)
+    expected, alone, log_p = _says(model, prompt)
+    found = np.asarray(found)
     at = found[:, 0] if kind == 'numbers' else found[:, 1:4]
     np.testing.assert_allclose(at, expected, rtol=1e-5)
-    label = model.distribution(both)
     assert isinstance(label, NumberOrClass)
-    alone = model.distribution(prompt)
-    log_p = alone.log_prob(prompt.y_query)
     if isinstance(alone, Classes):  # the fourth class may be the label, too
-      log_p = label.classes.log_prob(both.y_query[:, 1:])
-    np.testing.assert_allclose(label.log_prob(both.y_query), log_p, rtol=1e-5)
+      log_p = (special.log_softmax(found[:, 1:], axis=1) * whole['y_query'][:, 1:]).sum(
+        1
+      )
+    np.testing.assert_allclose(found_log_p, log_p, rtol=1e-5)
 
 
 def test_the_objective_is_the_mean_over_rows_behind_the_context():
-  """Against one prompt for each query, whose context is cut by hand."""
-  task = zoo.create_task(
-    'tabular', num_features=4, context_length=33, num_classes=_CLASSES
-  )
-  model, prompt = _model(num_features=4), task.sample(jax.random.key(0), 2)
-  key = jax.random.key(5)
-  losses = Rows(configs.get_config('tabular'), task, model).losses(model, prompt, key)
-  places = jax.random.randint(key, (2,), 2, 30)  # a sixteenth, to seven eighths
-  x, y = np.asarray(prompt.features), np.asarray(prompt.targets)
-  for i, place in enumerate(np.asarray(places)):
-    found = []
-    for t in (place, 33):
-      one = zoo.Prompt(
-        *map(jnp.asarray, (x[i, None, :place], y[i, None, :place])),
-        *map(jnp.asarray, (x[i, None, t], y[i, None, t])),
-      )
-      found.append(-float(model.distribution(one).log_prob(one.y_query)[0]))
-    at = np.asarray(model.losses_of_rows(prompt, places, 29)[i])
-    np.testing.assert_allclose(at[np.array([place, 33])], found, rtol=1e-4, atol=1e-5)
-    assert float(losses[i]) == pytest.approx(float(at[place:].mean()), rel=1e-5)
+  """Against the equations for each query, whose context is cut by hand."""
+  rng, model, key = np.random.default_rng(8), _model(), jax.random.key(5)
+  numbers, classes = (_table(rng, c=33, kind=kind, b=1) for kind in _KINDS)
+  x = np.concatenate([prompt.features for prompt in (numbers, classes)])
+  y = np.zeros((2, 34, 1 + _CLASSES), 'f')
+  y[0, :, 0], y[1, :, 1:4] = numbers.targets[0], classes.targets[0]
+  prompt = zoo.Prompt(*map(jnp.asarray, (x[:, :-1], y[:, :-1], x[:, -1], y[:, -1])))
+  task = zoo.create_task('tabular', num_features=3, num_classes=_CLASSES)
+  objective = Rows(configs.get_config('tabular'), task, model)
+
+  @nnx.jit
+  def run(model, prompt):
+    places = jax.random.randint(key, (2,), 2, 30)  # a sixteenth, to seven eighths
+    losses = model.losses_of_rows(prompt, places, 29)
+    return places, losses, objective.losses(model, prompt, key)
+
+  places, found, losses = jax.device_get(run(model, prompt))
+  for i, place in enumerate(places):
+    shown = y[0, :place, 0] if i == 0 else y[1, :place, 1:]
+    outputs = [_by_hand(model, x[i, :place], shown, x[i, t]) for t in (place, 33)]
+    logits, bars, means, stds = map(np.array, zip(*outputs, strict=True))
+    if i == 0:
+      edges = means[:, None] + stds[:, None] * np.asarray(model.edges[...])
+      label = Bars(jnp.asarray(bars, 'f'), jnp.asarray(edges, 'f'))
+      log_p = jax.jit(label.log_prob)(y[0, [place, 33], 0])
+    else:
+      log_p = (special.log_softmax(logits, axis=1) * y[1, [place, 33], 1:]).sum(axis=1)
+    at = found[i, [place, 33]]
+    np.testing.assert_allclose(at, -np.asarray(log_p), rtol=1e-4, atol=1e-4)
+    assert losses[i] == pytest.approx(found[i, place:].mean(), rel=1e-5)
 
 
 def test_its_layers_may_have_no_network():
-  model = Tabular(
-    3,
-    num_layers=1,
-    num_heads=2,
-    width=8,
-    feed_forward='none',
-    norm='none',
-    rngs=nnx.Rngs(0),
-  )
+  bare = {'feed_forward': 'none', 'norm': 'none'}
+  model = nnx.eval_shape(lambda: Tabular(3, num_layers=1, **bare, rngs=nnx.Rngs(0)))
   assert model.layers[0].feed_forward is None
 
 
@@ -244,22 +262,23 @@ def test_outliers_are_clipped():
     dataclasses.replace(prompt, x_query=jnp.full_like(prompt.x_query, value))
     for value in (1e3, 1e6)
   )
-  np.testing.assert_array_equal(model(far), model(farther))
+  np.testing.assert_array_equal(_says(model, far)[0], _says(model, farther)[0])
 
 
 def test_what_is_too_much_is_refused_in_one_line():
   rng, model = np.random.default_rng(4), _model()
   with refuses('the model is for 5 features; the prompt has 6'):
-    model(_table(rng, d=6))
+    jax.eval_shape(model, _table(rng, d=6))
   prompt = _table(rng)
+  six = dataclasses.replace(prompt, y=np.zeros((2, 9, 6)), y_query=np.zeros((2, 6)))
   with refuses('has 6 classes; the model takes at most 4'):
-    model(
-      dataclasses.replace(prompt, y=jnp.zeros((2, 9, 6)), y_query=jnp.zeros((2, 6)))
-    )
+    jax.eval_shape(model, six)
   with refuses('has 1,025 examples; the model takes at most 1,024'):
     jax.eval_shape(model, _table(rng, c=1025, b=1))
-  task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-  other = zoo.create_model('lsa', num_features=2, rngs=nnx.Rngs(0))
+  task = zoo.create_task('linear_regression', num_features=3, context_length=9)
+  other = nnx.eval_shape(
+    lambda: zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0))
+  )
   config = configs.get_config('tabular')
   with refuses("objective.name is 'rows', and LSA has no losses_of_rows"):
     Rows(config, task, other)
@@ -272,18 +291,18 @@ def test_what_is_too_much_is_refused_in_one_line():
 
 def test_without_examples_or_with_equal_ones_predictions_are_finite():
   model, rng = _model(), np.random.default_rng(5)
-  for c in (0, 1):
-    assert jnp.isfinite(model(_table(rng, c=c))).all()
+  assert np.isfinite(_says(model, _table(rng, c=0))[0]).all()
   prompt = _table(rng)
   equal = dataclasses.replace(
-    prompt, x=jnp.full_like(prompt.x, 0.1), y=jnp.full_like(prompt.y, 0.1)
+    prompt, x=np.full_like(prompt.x, 0.1), y=np.full_like(prompt.y, 0.1)
   )
-  label = model.distribution(equal)
-  assert jnp.isfinite(label.mean).all()
-  unknown = dataclasses.replace(prompt, x=jnp.full_like(prompt.x, jnp.nan))
-  assert jnp.isfinite(model(unknown)).all()
+  assert np.isfinite(_says(model, equal)[0]).all()
+  unknown = dataclasses.replace(prompt, x=np.full_like(prompt.x, np.nan))
+  assert np.isfinite(_says(model, unknown)[0]).all()
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_instruments_find_the_sites_of_its_layers():
   model, prompt = _model(), _table(np.random.default_rng(6))
   values = zoo.probing.capture(model, prompt)

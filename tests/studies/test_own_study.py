@@ -24,6 +24,7 @@ def test_it_is_one_short_file_that_the_page_shows():
   assert all(command.split('  #')[0].strip() in documented for command in commands)
 
 
+@pytest.mark.slow
 def test_it_has_a_row_for_each_number_of_examples_and_goes_on(tmp_path, monkeypatch):
   trained = []
 
@@ -54,6 +55,7 @@ def test_it_has_a_row_for_each_number_of_examples_and_goes_on(tmp_path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_it_trains(tmp_path, promotion_that_optax_needs):
   few = {'examples=3': {'examples': 3, 'num_steps': 20, 'seed': 0}}
   table = studies.CellTable(few, own_study.compute)

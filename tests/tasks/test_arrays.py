@@ -65,6 +65,7 @@ def test_prompts_are_of_different_rows_and_others_are_held_out(path):
   assert {*measured.ravel()} == expected
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_uniformly_in_random_order():
   draw = jax.vmap(lambda key: arrays._draw(key, 2, 4))
   count = 12_000
@@ -100,6 +101,7 @@ def test_a_constant_column_is_0_although_its_mean_is_rounded(tmp_path):
   np.testing.assert_allclose(np.unique(task.held_out().x[:, 1]), [0, 0.1])
 
 
+@pytest.mark.slow
 def test_classes_of_any_names_are_one_hot(tmp_path):
   names = np.array(['rose', 'iris', 'lily'])[np.arange(_N) % 3]
   task = _task(_write(tmp_path / 'c.npz', y=names), label_kind='classes')
@@ -112,6 +114,7 @@ def test_classes_of_any_names_are_one_hot(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('kind', mostly_full(['classes'], ['numbers']))
 def test_it_keeps_the_contract_of_a_task(kind, tmp_path, unchecked):
   y = np.arange(_N) % 3 + 0.5

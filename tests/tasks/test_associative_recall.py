@@ -45,7 +45,8 @@ def _drawn(kind: str) -> zoo.Prompt:
   return host.sample(_task(**_KINDS[kind]), 1, 6000)
 
 
-@pytest.mark.parametrize('kind', mostly_slow(['drawn', 'asked'], ['few']))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', mostly_slow(['asked'], ['drawn', 'few']))
 def test_each_prompt_has_a_pairing_of_its_own(kind):
   setting = _KINDS[kind]
   size = setting['num_values']
@@ -61,6 +62,7 @@ def test_each_prompt_has_a_pairing_of_its_own(kind):
     assert np.all(np.abs(frequency - 1 / size) <= 4.5 * error)
 
 
+@pytest.mark.slow
 def test_keys_are_drawn_with_replacement():
   keys, _ = _numbers(_drawn('drawn'))
   # Any two examples have any two keys with the probability 1/9.
@@ -70,6 +72,7 @@ def test_keys_are_drawn_with_replacement():
     assert np.all(np.abs(frequency - 1 / 9) <= 4.5 * error)
 
 
+@pytest.mark.slow
 def test_pairs_are_shown_and_then_asked_for_at_random():
   keys, _ = _numbers(_drawn('asked'))  # 4 shown, then 7 questions
   shown = np.sort(keys[:, :4], axis=1)

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import zoo
 from tests.compare import refuses
-from tests.marks import SLOW, mostly_full, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.tasks import host
 from zoo.core import losses
 from zoo.estimators.baselines import Examples
@@ -109,9 +109,10 @@ def _functions(name, d):
       yield 1 / number, _uniform_examples(w, parity)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
-  mostly_full(['conjunction'], _NAMES, slow=['majority', 'parity', 'disjunction']),
+  mostly_full(['conjunction'], _NAMES, slow=['parity']),
 )
 def test_each_prompt_is_as_probable_as_its_definition_says(name):
   d, count = 3 if 'parity' in name else 2, 40_000
@@ -142,6 +143,7 @@ def test_without_literals_a_conjunction_holds_and_a_disjunction_does_not():
     np.testing.assert_array_equal(jax.jit(task.evaluate)(none, x), target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_random', mostly_full([5], [1, 12]))
 def test_a_nearest_neighbour_has_its_label(num_random):
   # With 4 features there are copies and ties; the loop rounds nothing.
@@ -219,8 +221,8 @@ def _posterior(name, x, y, x_query):
     ('conjunction', 5, 20, 1e-5),
     pytest.param('disjunction', 5, 20, 1e-5, marks=SLOW),
     pytest.param('majority', 6, 16, 3e-6, marks=SLOW),
-    pytest.param('parity', 5, 14, 3e-6, marks=SLOW),
-    ('sparse_parity', 6, 16, 3e-6),
+    pytest.param('parity', 5, 14, 3e-6, marks=FULL),
+    pytest.param('sparse_parity', 6, 16, 3e-6, marks=FULL),
   ],
 )
 def test_bayes_is_exact(name, d, c, error):
@@ -235,6 +237,7 @@ def test_bayes_is_exact(name, d, c, error):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
 def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   count = 12
@@ -290,6 +293,7 @@ def test_elimination_is_valiants(name, k):
     assert logit == pytest.approx(sign * expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_contradictory_labels_are_a_fair_coin_or_those_before():
   x: Any = np.array([[1.0, -1.0], [1.0, -1.0]], 'f')
   y: Any = np.array([1.0, -1.0], 'f')
@@ -301,6 +305,7 @@ def test_contradictory_labels_are_a_fair_coin_or_those_before():
   assert [*map(float, run(examples))] == [_CERTAIN, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [0, 1, 4, 5, 20])
 def test_neighbours_are_known_after_the_random_ones(k):
   task = _task('nearest_neighbour', 4, 20, num_random=5)

@@ -70,7 +70,7 @@ _POOLS = [
 ]
 
 
-@pytest.mark.parametrize('changes', mostly_full(_POOLS[:2], _POOLS))
+@pytest.mark.parametrize('changes', mostly_full(_POOLS[:1], _POOLS, slow=_POOLS[1:2]))
 def test_retrieval_is_the_ratio_of_probabilities_of_all_sequences(changes):
   task, order = _task(**changes), changes.get('order', 1)
   size, length = task.num_symbols, task.context_length + 1
@@ -134,6 +134,7 @@ def test_bayes_of_a_fresh_chain_of_order_two_is_an_integral_over_its_rows():
       np.testing.assert_allclose(actual[b, k], both / both.sum(), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_ngram_counts_are_those_of_a_loop():
   task, drawn = _drawn(2, None)
   prompt = jax.tree.map(lambda array: array[:10], drawn)
@@ -155,6 +156,7 @@ _LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes', mostly_full(_LAWS[:1], _LAWS, slow=_LAWS[2:]))
 def test_sequences_have_their_probabilities(changes):
   """All of them, and so the symbols at each position and the label of the query."""
@@ -185,6 +187,7 @@ def _drawn(order: int, chains: int | None) -> Any:
   return task, host.sample_with_latents(task, 6, 2000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('order', mostly_full([2], [1, 3]))
 def test_targets_are_rows_after_the_last_symbols(order):
   for chains in (None, 4):
@@ -206,6 +209,7 @@ def test_targets_are_rows_after_the_last_symbols(order):
       np.testing.assert_allclose(rows.sum(1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_of_higher_order_are_dirichlet():
   rows = _drawn(2, None)[1].latents
   for sample in (rows.reshape(-1, 3), _task(num_symbols=3, num_chains=6000).pool):
@@ -235,6 +239,8 @@ def test_the_pool_depends_on_the_seed_alone():
   ]
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('changes', mostly_full(_POOLS[1:2], _POOLS))
 def test_predictions_do_not_depend_on_later_symbols(changes):
   check_causal(_task(**changes))

@@ -74,6 +74,8 @@ def test_its_prompts_are_those_of_sample_one_but_for_linear_regression(name):
       np.testing.assert_allclose(prompts.y[i], prompt.y, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('name', mostly_full([], _NAMES, slow=['linear_regression']))
 def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch, full):
   if not full:  # an eighth of the prompts on which `bayes` is compared
@@ -81,6 +83,8 @@ def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch
   zoo.check_task(build_task(common.with_variant(common.get_config(), f'task={name}')))
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('name', mostly_full(['task_pool'], _NAMES))
 def test_prompts_are_the_same_bits_on_one_device_and_on_eight(name):
   task = _task(name)

@@ -27,6 +27,7 @@ def _sample(task, seed=0, batch_size=64) -> zoo.Prompt:
   return host.sample(task, seed, batch_size)
 
 
+@pytest.mark.slow
 def test_points_are_normal_around_means_that_are_uniform():
   batch, k, c = 4000, 2, 50
   prompt = _sample(_task(num_classes=k, num_features=1, context_length=c), 0, batch)
@@ -64,6 +65,7 @@ def _few(seed: int) -> zoo.Prompt:
   return jax.tree.map(lambda array: array[:4], _drawn(seed))
 
 
+@pytest.mark.slow
 def test_labels_have_the_probabilities_of_their_targets():
   prompt = _drawn(1)
   y, target = prompt.y, host.targets(prompt)[:, :-1]
@@ -126,6 +128,7 @@ def test_bayes_far_away_is_finite():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_other_baselines_agree_with_loops():
   task = _task()
   prompt = _sample(task, 2, 3)

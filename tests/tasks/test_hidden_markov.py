@@ -77,6 +77,7 @@ def test_predictors_agree_with_sums_over_all_paths(changes):
         np.testing.assert_allclose(actual[b, k], both / both.sum(), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_later_symbols():
   check_causal(_task())
 
@@ -86,6 +87,7 @@ def _drawn() -> Any:
   return host.sample_with_latents(_task(), 1, 20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes', mostly_slow([{}], [{}, _OTHER]))
 def test_sequences_have_their_probabilities(changes):
   """All of them, and so the symbols at each position and the label of the query."""
@@ -98,6 +100,7 @@ def test_sequences_have_their_probabilities(changes):
   check_law(task, symbols, _law(task, task.context_length + 1).ravel())
 
 
+@pytest.mark.slow
 def test_targets_are_laws_given_the_state():
   task, prompt = _task(), _drawn()
   symbols, targets = host.features(prompt).argmax(-1), host.targets(prompt)
@@ -114,6 +117,7 @@ def test_targets_are_laws_given_the_state():
   assert np.all(np.abs(products.sum((0, 1))) <= 4.5 * error)
 
 
+@pytest.mark.slow
 def test_the_forward_algorithm_is_the_mean_of_the_targets():
   """Of prompts with the same symbols, by which it has the least loss."""
   prompt, sequences = _drawn(), all_sequences(_task())
@@ -139,6 +143,7 @@ def test_memory_pays():
     assert np.mean(losses[name] - losses['bayes']) > least
 
 
+@pytest.mark.slow
 def test_persistence_is_a_leaf_and_the_chain_one_of_its_seed():
   task = _task()
   many = dataclasses.replace(task, persistence=np.array([0.0, 0.6]))  # pyright: ignore

@@ -85,6 +85,7 @@ def test_the_images_are_those_of_the_files_by_class(data_dir):
     np.testing.assert_array_equal(sorted(part.tolist()), sorted(expected.tolist()))
 
 
+@pytest.mark.slow
 def test_images_are_scaled_by_means(data_dir):
   images, labels = digits()
   means = images.reshape(-1, 4, 2, 4, 2).mean((2, 4)).reshape(-1, 16)
@@ -97,6 +98,7 @@ def test_images_are_scaled_by_means(data_dir):
     assert np.abs(part[:, None] - expected[None]).max(-1).min(1).max() < 1.5
 
 
+@pytest.mark.slow
 def test_prompts_have_images_of_the_first_classes_with_their_labels(data_dir):
   task = _task(data_dir)
   prompt = host.sample_with_latents(task, 0, 512)
@@ -109,11 +111,13 @@ def test_prompts_have_images_of_the_first_classes_with_their_labels(data_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_longer_batch_begins_with_the_shorter_one(data_dir):
   longer, shorter = (host.sample(_task(data_dir), 0, size) for size in (5, 3))
   np.testing.assert_array_equal(host.features(longer)[:3], host.features(shorter))
 
 
+@pytest.mark.slow
 def test_the_images_of_a_class_are_drawn_uniformly(data_dir):
   own = _task(data_dir)._images
   count = int(own.counts[3])
@@ -125,6 +129,7 @@ def test_the_images_of_a_class_are_drawn_uniformly(data_dir):
   assert _p_value(counts, np.full(count, 40)) > 1e-5
 
 
+@pytest.mark.slow
 def test_new_classes_are_those_held_out_with_any_labels(data_dir):
   prompt = _drawn(data_dir, 'in_context')
   of_example = _labels_of(host.features(prompt))
@@ -139,6 +144,7 @@ def test_new_classes_are_those_held_out_with_any_labels(data_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_other_tests_are_as_for_points(data_dir):
   absent = _drawn(data_dir, 'in_weights').latents
   assert not (absent[:, :-1] == absent[:, -1:]).any()
@@ -148,6 +154,7 @@ def test_the_other_tests_are_as_for_points(data_dir):
   assert abs(is_same[:, 0].mean() - 0.5) < 5 * 0.5 / np.sqrt(512)
 
 
+@pytest.mark.slow
 def test_baselines_claim_nothing_exact(data_dir):
   task = _task(data_dir, burstiness=1)
   for distribution in (task, *task.shifts().values()):
@@ -190,6 +197,7 @@ def _config(data_dir, **changes) -> Any:
   return config
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_full_path_and_the_version(data_dir, monkeypatch):
   monkeypatch.chdir(data_dir)
   config = with_full_path(_config('.'))

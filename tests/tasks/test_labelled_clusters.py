@@ -11,7 +11,7 @@ from scipy.stats import chi2, multivariate_normal, norm
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full, mostly_slow
+from tests.marks import mostly_full
 from tests.tasks import host
 from zoo.estimators import partitions as tables
 from zoo.tasks import LabelledClusters
@@ -140,13 +140,13 @@ _BURSTS = [
 ]
 
 
-@pytest.mark.parametrize(
-  'changes', mostly_full(_BURSTS[2:3], _BURSTS, slow=[_BURSTS[3]])
-)
+@pytest.mark.parametrize('changes', mostly_full(_BURSTS[2:3], _BURSTS))
 def test_bayes_agrees_with_a_loop_over_all_classes(changes):
   _compare(_task(zipf=1.0, **changes), 'bayes', _expected_bayes)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_weights_agree_with_a_loop_over_classes():
   task, drawn = _drawn(2)
   blind = _task(zipf=1.5, burstiness=0)
@@ -158,12 +158,12 @@ def test_weights_agree_with_a_loop_over_classes():
   _compare(task, 'weights', expected, prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'changes',
   mostly_full(
     _BURSTS[2:3],
     [*_BURSTS, {'burstiness': 0, 'num_classes': 2}],
-    slow=[{'burstiness': 0, 'num_classes': 2}],
   ),
 )
 def test_context_agrees_with_a_loop_and_covariances(changes):
@@ -173,6 +173,8 @@ def test_context_agrees_with_a_loop_and_covariances(changes):
   _compare(_task(zipf=0.5, **changes), 'context', expected)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('burstiness', mostly_full([], [0, 1], slow=[3]))
 def test_context_agrees_with_quadrature_over_the_means(burstiness):
   def expected(*arguments):
@@ -182,6 +184,7 @@ def test_context_agrees_with_quadrature_over_the_means(burstiness):
   _compare(task, 'context', expected)
 
 
+@pytest.mark.slow
 def test_predictors_are_finite_where_their_law_has_no_such_prompt():
   # Means far away, and labels that no partition explains.
   task = _task(burstiness=3, num_features=5, within=0.01)
@@ -211,6 +214,7 @@ def test_the_partitions_are_all_there_are(length, burstiness, count):
     assert set(sizes.ravel().tolist()) <= {0, burstiness}
 
 
+@pytest.mark.slow
 def test_too_many_partitions_are_not_summed_over():
   assert {*_task(context_length=8, burstiness=0).baselines()} == {
     *('bayes', 'context', 'weights', 'zero')
@@ -222,7 +226,8 @@ def test_too_many_partitions_are_not_summed_over():
   assert 'context' in _task(context_length=256).baselines()
   assert 'context' not in _task(context_length=10_000, burstiness=0).baselines()
   with refuses('the prompt has 4 examples, and the predictor is for 3'):
-    jax.eval_shape(_task().baselines()['bayes'], _drawn(2)[1])
+    parts = (np.zeros(shape, 'f') for shape in ((1, 4, 2), (1, 4, 2), (1, 2), (1, 2)))
+    jax.eval_shape(_task().baselines()['bayes'], zoo.Prompt(*map(jnp.asarray, parts)))
 
 
 def test_partitions_without_bursts_have_the_probabilities_of_their_classes():
@@ -257,7 +262,8 @@ def _drawn(burstiness: int, test: str = 'training') -> Any:
   return task, _sample(tests[test], 1, _COUNT)
 
 
-@pytest.mark.parametrize('burstiness', mostly_full([2], [1], slow=[0]))
+@pytest.mark.slow
+@pytest.mark.parametrize('burstiness', mostly_full([2], [1, 0]))
 def test_classes_have_their_probabilities_in_bursts(burstiness):
   task, prompt = _drawn(burstiness)
   classes = prompt.latents
@@ -289,7 +295,9 @@ def test_features_are_around_the_means_of_their_classes():
   assert not np.isclose(_task(seed=1).means, _task().means).any()
 
 
-@pytest.mark.parametrize('labels', mostly_slow(['swapped'], ['of another number']))
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize('labels', ['swapped', 'of another number'])
 def test_features_do_not_depend_on_labels(labels):
   """Bit for bit."""
   if labels == 'swapped':
@@ -321,6 +329,7 @@ def test_no_position_tells_the_label_of_the_query(test):
   assert _p_value(same, np.full(n, same.mean())) > 1e-5
 
 
+@pytest.mark.slow
 def test_the_slot_of_the_query_is_at_any_place():
 
   @jax.jit
@@ -335,6 +344,7 @@ def test_the_slot_of_the_query_is_at_any_place():
   assert _p_value(same, np.full(6, 3000)) > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('burstiness', mostly_full([2], [0]))
 def test_the_tests_are_what_they_say(burstiness):
   task = _drawn(burstiness)[0]
@@ -399,6 +409,7 @@ def test_each_predictor_fails_the_tests_of_the_other():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_table_of_truth_where_it_has_closed_forms():
   """Two classes on a line, each with a label of its own, and one example."""
   sizes = {'num_features': 1, 'context_length': 1, 'num_classes': 2, 'num_labels': 2}

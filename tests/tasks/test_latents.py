@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 
 import zoo
-from tests.marks import SLOW
+from tests.marks import FULL
 from tests.tasks import host
 
 _D, _C = 3, 4
@@ -27,15 +27,17 @@ def _chain(matrix, x):
   return np.einsum('bts,bsk->btk', x, matrix)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
   ('name', 'sizes', 'targets'),
   [
     ('linear_regression', {'num_features': _D, 'noise_std': 0.5}, _linear),
     pytest.param(
       *('gaussian_clusters', {'num_features': _D, 'num_classes': 2}, _clusters),
-      marks=SLOW,
+      marks=FULL,
     ),
-    pytest.param('markov_chain', {'num_symbols': _D}, _chain, marks=SLOW),
+    pytest.param('markov_chain', {'num_symbols': _D}, _chain, marks=FULL),
   ],
 )
 def test_targets_follow_from_the_latents_and_the_bits_do_not(name, sizes, targets):

@@ -137,6 +137,7 @@ def test_noise_repeats_no_other_draw_of_the_batch():
   assert np.abs(noise[:, None] - others).min() > 1e-10
 
 
+@pytest.mark.slow
 def test_prompts_are_of_the_precision_that_is_enabled():
   for x64, kind in ((False, 'float32'), (True, 'float64')):
     with jax.enable_x64(x64):

@@ -49,6 +49,7 @@ def _few(task: LogisticRegression, seed: int, count: int) -> Any:
   return jax.tree.map(lambda array: array[:count], prompt)
 
 
+@pytest.mark.slow
 def test_weights_have_the_moments_of_the_prior():
   n = 4000
   gap = _drawn('logistic').latents - np.asarray(_PRIORS['general']['prior_mean'])
@@ -62,7 +63,7 @@ def test_weights_have_the_moments_of_the_prior():
 _LINKS = {'logistic': expit, 'probit': ndtr, 'sign': lambda u: (u > 0) * 1.0}
 
 
-@pytest.mark.parametrize('link', mostly_slow(['logistic', 'sign'], ['probit']))
+@pytest.mark.parametrize('link', mostly_slow(['logistic'], ['sign', 'probit']))
 def test_targets_are_the_link_of_the_score_and_labels_have_their_probabilities(link):
   prompt = _drawn(link)
   weights = prompt.latents[:4].astype(np.float64)
@@ -111,6 +112,7 @@ def _optimum(task, x, y):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
   ('link', 'prior'),
   mostly_full(
@@ -210,6 +212,7 @@ def test_bayes_is_exact_for_few_features_and_else_estimated(link, prior, k):
   np.testing.assert_allclose(sampled, expected, rtol=0, atol=0.006)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('std', mostly_full([10.0], [30.0, 100.0]))
 def test_bayes_of_wide_priors_is_that_of_a_dense_grid(std):
   """Between contradicting examples the posterior has the tails of an exponential."""
@@ -250,6 +253,7 @@ def test_bayes_is_estimated_where_a_grid_would_be_large(d, variance, kind):
   assert [*unshifted(named)] == [f'{name}_unshifted' for name in named]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('link', mostly_full(['logistic'], ['sign'], slow=['probit']))
 def test_averaging_has_the_sign_of_the_mean_of_y_x(link):
   task = _task(link=link, prior_covariance=2 * np.eye(3))

@@ -56,6 +56,7 @@ def test_chains_are_stationary_with_dirichlet_rows(size):
     assert np.all(np.abs(actual.mean(0) - expected.mean(0)) <= 4.5 * error)
 
 
+@pytest.mark.slow
 def test_a_prompt_is_one_sequence_whose_symbols_follow_the_rows_of_their_targets():
   prompt = host.sample(_task(num_symbols=3, context_length=20), 2, 2000)
   symbols, targets = _symbols(prompt), host.targets(prompt)
@@ -70,6 +71,7 @@ def test_a_prompt_is_one_sequence_whose_symbols_follow_the_rows_of_their_targets
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_counts_are_those_of_a_loop():
   task = _task(num_symbols=4, context_length=12)
   prompt = jax.device_get(task.sample(jax.random.key(3), 5))

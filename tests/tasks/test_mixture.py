@@ -125,6 +125,7 @@ def test_bayes_weighs_the_parts_by_their_densities():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
   """Against integrals over a grid of both weights, of links from SciPy."""
   parts = (
@@ -163,6 +164,7 @@ def test_a_mixture_with_an_estimated_part_has_an_estimate():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_sampled_density_is_that_of_the_quadrature():
   task: Any = zoo.create_task('logistic_regression', num_features=2, context_length=_C)
   with jax.enable_x64(True):
@@ -222,6 +224,7 @@ def test_it_has_the_baselines_of_its_parts():
   np.testing.assert_allclose(mean.mean_weights(), np.ones(_D))
 
 
+@pytest.mark.slow
 def test_half_bursty_clusters_have_the_rules_and_the_tests_of_their_parts():
   clusters = {'num_classes': 4, 'num_labels': 2, 'within': 0.7}
   task = _mixture(
@@ -385,6 +388,7 @@ def test_objects_of_other_sizes_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_mixture_of_linear_regression_alone_has_other_prompts_than_the_task():
   task = LinearRegression(_D, _C)
   mixed, alone = (

@@ -46,6 +46,7 @@ def test_many_outliers_have_features_and_labels_of_one():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_orthogonal_outliers_are_orthogonal_to_the_weights():
   task = OutlierRegression(5, 40, kind='orthogonal')
   x, y, targets = _all(_sample(task, 512))
@@ -73,6 +74,7 @@ def test_orthogonal_outliers_are_orthogonal_to_the_weights():
   assert test.pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_bayes_is_least_squares_on_the_rest():
   task = OutlierRegression(4, 30, outlier_probability=0.7)
   prompt = _sample(task, 16)
@@ -92,6 +94,8 @@ def test_there_is_no_bayes_for_orthogonal_outliers():
   assert list(baselines) == ['ols', 'ridge', 'zero']
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_prompt_without_targets_is_not_drawn_again():
   task = zoo.tasks.OutlierRegression(2, 3, kind='orthogonal')
   prompt = task.sample(jax.random.key(0), 4)

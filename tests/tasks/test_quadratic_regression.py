@@ -23,6 +23,7 @@ def _drawn(noise_std: float = 0.0, prior_mean: Any = 0.0) -> Any:
     return task, host.sample(task, 0, _COUNT)
 
 
+@pytest.mark.slow
 def test_labels_are_sums_of_weighted_squares():
   (_, prompt), (_, noisy) = _drawn(), _drawn(0.5)
   np.testing.assert_array_equal(prompt.y, host.targets(prompt)[:, :-1])
@@ -38,6 +39,7 @@ def test_labels_are_sums_of_weighted_squares():
   np.testing.assert_array_equal(host.targets(noisy), host.targets(prompt))
 
 
+@pytest.mark.slow
 def test_a_prior_mean_moves_the_weights():
   mean = (2.0, -1.0, 0.5)
   (task, moved), (centred, plain) = _drawn(0.0, mean), _drawn()

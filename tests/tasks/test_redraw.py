@@ -14,7 +14,7 @@ from scipy import stats
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from tests.tasks import host
 
 _NUM_PROMPTS = 16384
@@ -109,6 +109,13 @@ _WITHOUT_INPUTS = [
   *('markov_chain/pool_order', 'modular_addition', 'modular_arithmetic'),
   *('parity_prefix', 'permutations', 'urns', 'urns/fresh'),
 ]
+# One of each way of drawing a function again: from a posterior, among all functions, by
+# rejection, along a sequence, around means, and within one part of several.
+_OF_EACH_KIND = [
+  *('conjunction', 'gaussian_clusters', 'hidden_markov', 'labelled_clusters'),
+  *('logistic_regression', 'linear_regression/half_subspace', 'mixture'),
+  *('rotated_regression', 'sinusoid'),
+]
 _NAMES = [*_TASKS, *_SHIFTS, 'mixture', 'arrays']
 _WITH_INPUTS = [name for name in _NAMES if name not in _WITHOUT_INPUTS]
 
@@ -142,6 +149,12 @@ def made(tmp_path):
     return zoo.create_task('arrays', path=path, context_length=3, held_out_share=0.5)
 
   return make
+
+
+def _blank(task: Any) -> Any:
+  """A prompt of zeros, where no drawing is compiled."""
+  prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 2))
+  return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), prompt)
 
 
 def _redrawn(task: Any, seed: int, prompt: Any, keep: str) -> Any:
@@ -196,9 +209,13 @@ def _cases(names: list[str], keep: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
   ('name', 'keep'),
-  mostly_slow(
-    [('linear_regression', 'query'), ('linear_regression', 'inputs')],
+  mostly_full(
+    [('linear_regression', 'query')],
     [*_cases(_NAMES, 'query'), *_cases(_WITH_INPUTS, 'inputs')],
+    slow=[
+      *_cases(_OF_EACH_KIND, 'query'),
+      *_cases(['linear_regression', 'mixture'], 'inputs'),
+    ],
   ),
 )
 def test_redrawn_prompts_have_the_distribution_of_prompts(name, keep, made):
@@ -218,7 +235,10 @@ def test_redrawn_prompts_have_the_distribution_of_prompts(name, keep, made):
     assert np.isfinite(array).all()
 
 
-@pytest.mark.parametrize('name', mostly_slow(['linear_regression'], _WITH_INPUTS))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'name', mostly_full(['linear_regression'], _WITH_INPUTS, slow=['mixture'])
+)
 def test_labels_drawn_again_do_not_depend_on_those_before(name, made):
   task = made(name)
   start = host.sample(task, 1, _NUM_PROMPTS)
@@ -236,13 +256,12 @@ def test_labels_drawn_again_do_not_depend_on_those_before(name, made):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['urns', 'parity_prefix'], _WITHOUT_INPUTS)
+  'name', mostly_full(['urns', 'parity_prefix'], _WITHOUT_INPUTS)
 )
 def test_a_task_without_other_functions_of_its_inputs_says_so(name, made):
   task = made(name)
-  prompt = task.sample(jax.random.key(0), 2)
   with refuses("keep='query' draws"):
-    task.redraw(jax.random.key(1), prompt, 'inputs')
+    task.redraw(jax.random.key(1), _blank(task), 'inputs')
 
 
 def _first_and_last(prompt: Any, count: int) -> tuple[Any, Any]:
@@ -260,7 +279,7 @@ def _first_and_last(prompt: Any, count: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['urns', 'linear_regression'], sorted({*_NAMES}))
+  'name', mostly_full(['linear_regression'], sorted({*_NAMES}), slow=['urns'])
 )
 def test_examples_in_a_row_of_a_stationary_task_are_like_the_first_ones(name, made):
   task = made(name)
@@ -279,7 +298,9 @@ def test_examples_in_a_row_of_a_stationary_task_are_like_the_first_ones(name, ma
   assert _least_p(first.mean(axis=0) - last.mean(axis=0), variance) > _LEAST
 
 
-@pytest.mark.parametrize('name', mostly_slow(['linear_regression'], sorted({*_NAMES})))
+@pytest.mark.parametrize(
+  'name', mostly_full([], sorted({*_NAMES}), slow=['linear_regression', 'mixture'])
+)
 def test_the_posterior_of_an_exchangeable_task_knows_no_order(name, made):
   task = made(name)
   bayes = task.baselines().get('bayes')
@@ -299,7 +320,9 @@ def test_all_registered_tasks_are_tested():
 
 def test_a_table_is_not_drawn_again():
   task = zoo.create_task('tabular', num_features=2, context_length=3)
-  prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 2))
+  k = task.num_outputs
+  shapes = (2, 3, 2), (2, 3, k), (2, 2), (2, k)
+  prompt = zoo.Prompt(*(jnp.asarray(np.zeros(shape, 'f')) for shape in shapes))
   for keep in ('query', 'inputs'):
     with refuses('the features of a table do not tell how its labels were drawn'):
       jax.eval_shape(
@@ -307,6 +330,8 @@ def test_a_table_is_not_drawn_again():
       )
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_prompt_is_drawn_by_its_place_alone():
   task = _made('linear_regression')
   prompt = task.sample(jax.random.key(0), 5)
@@ -315,6 +340,8 @@ def test_a_prompt_is_drawn_by_its_place_alone():
   jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:3], b), whole, part)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_key_of_the_prompts_gives_another_function_and_other_examples():
   task = _made('linear_regression')
   prompt = task.sample(jax.random.key(0), 5)
@@ -330,22 +357,22 @@ def test_the_key_of_the_prompts_gives_another_function_and_other_examples():
 
 def test_literals_are_drawn_again_for_few_features_alone():
   task = zoo.create_task('conjunction', num_features=8, context_length=3)
-  prompt = task.sample(jax.random.key(0), 2)
+  prompt, key = _blank(task), jax.random.key(1)
   with refuses('another function given the same features is drawn among all 3^8'):
-    task.redraw(jax.random.key(1), prompt, 'inputs')
-  task.redraw(jax.random.key(1), prompt, 'query')
+    task.redraw(key, prompt, 'inputs')
+  jax.eval_shape(lambda prompt: task.redraw(key, prompt, 'query'), prompt)
 
 
 def test_what_cannot_be_drawn_again_says_why():
   task = _made('linear_regression')
-  prompt = task.sample(jax.random.key(0), 2)
+  prompt = _blank(task)
   with refuses("unknown keep 'labels'; known: inputs, query"):
     task.redraw(jax.random.key(1), prompt, 'labels')
   with refuses('prompts must have all examples of the task, (2, 4, 3)'):
     task.redraw(jax.random.key(1), prompt.prefix(2), 'query')
   skewed = _made('rotated_regression').shifts()['skewed']
   with refuses('RotatedRegression depend on one another'):
-    skewed.redraw(jax.random.key(1), skewed.sample(jax.random.key(0), 2), 'query')
+    skewed.redraw(jax.random.key(1), _blank(skewed), 'query')
   singular = zoo.create_task(
     'linear_regression',
     num_features=2,
@@ -354,13 +381,14 @@ def test_what_cannot_be_drawn_again_says_why():
   )
   mixture = zoo.tasks.Mixture((singular, singular))
   with refuses('feature_covariance of tasks[0], LinearRegression, is singular'):
-    mixture.redraw(jax.random.key(1), mixture.sample(jax.random.key(0), 2), 'query')
+    mixture.redraw(jax.random.key(1), _blank(mixture), 'query')
   rotated = _made('rotated_regression')
   mixture = zoo.tasks.Mixture((rotated, rotated))
   with refuses('RotatedRegression does not say how probable the features of a query'):
-    mixture.redraw(jax.random.key(1), mixture.sample(jax.random.key(0), 2), 'query')
+    mixture.redraw(jax.random.key(1), _blank(mixture), 'query')
 
 
+@pytest.mark.slow
 def test_an_own_task_is_drawn_again_if_its_function_does_not_depend_on_the_inputs():
   @struct.dataclass(eq=False, repr=False)
   class Cosine(zoo.tasks.FunctionClass):
@@ -390,6 +418,7 @@ def test_an_own_task_is_drawn_again_if_its_function_does_not_depend_on_the_input
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_directions_have_the_moments_of_their_density():
   from zoo.tasks.rotated_regression import _bingham
 

@@ -50,6 +50,7 @@ def test_weights_are_independent_and_gaussian():
   assert np.all(np.abs(drawn.mean(0)) <= 5 / np.sqrt(len(drawn)))
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_output_weights_is_that_of_the_labels():
   """The mean and covariance of the labels, which the kernel has, too."""
   task = ReluNetwork(3, 3, 5, output_mean=0.75)
@@ -107,6 +108,7 @@ def kernel(x: np.ndarray) -> np.ndarray:
   return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('noise', 'mean'), mostly_full([(0.5, 0.75)], [(0.0, 0.0), (0.5, 0.0), (0.0, 0.75)])
 )
@@ -137,6 +139,7 @@ def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('d', mostly_full([2], [20]))
 def test_the_decomposition_does_not_fail(d):
   task = ReluNetwork(d, 400, 3)
@@ -155,6 +158,7 @@ def test_the_decomposition_does_not_fail(d):
   assert np.abs(gap).max() <= 0.02 * np.sqrt(d)
 
 
+@pytest.mark.slow
 def test_features_that_are_zero_tell_nothing():
   baseline = _kernel(ReluNetwork(2, 3))
   x: Any = np.array([[[1.0, 2.0], [0.0, 0.0], [-1.0, 1.0]]], 'f')

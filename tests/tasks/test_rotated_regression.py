@@ -29,6 +29,7 @@ def assert_mean(values, wanted):
   assert np.all(np.abs(values.mean(axis=0) - wanted) < 4.5 * error)
 
 
+@pytest.mark.slow
 def test_the_frame_is_new_in_each_prompt_and_the_spectrum_is_not():
   v = TASK.variances
   np.testing.assert_allclose(v, np.array([36, 9, 4]) * 3 / 49)
@@ -43,6 +44,7 @@ def test_the_frame_is_new_in_each_prompt_and_the_spectrum_is_not():
   assert_mean(both, (square - v @ np.roll(v, 1)) / 15)
 
 
+@pytest.mark.slow
 def test_labels_are_linear_in_the_features():
   prompt = prompts()
   x, targets = prompt.x[0], prompt.context_targets[0]
@@ -53,6 +55,7 @@ def test_labels_are_linear_in_the_features():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_gradient_descent_has_the_exact_risk_of_one_frame():
   prompt = prompts()
   task = TASK.in_one_frame

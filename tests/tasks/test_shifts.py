@@ -86,9 +86,10 @@ def test_longer_contexts_are_the_same_task():
   assert few == [f'context_length={2**30}']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
-  mostly_full(['skewed', 'scale_y=3'], [*_CHANGED, *_SCALED], slow=['repeated_query']),
+  mostly_full(['skewed'], [*_CHANGED, *_SCALED], slow=['scale_y=3']),
 )
 def test_labels_are_those_of_the_function_at_the_features(name):
   mean = np.arange(1.0, _D + 1)  # the weights of each prompt, as they do not vary
@@ -101,6 +102,7 @@ def test_labels_are_those_of_the_function_at_the_features(name):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_noise_of_the_labels_is_that_of_the_task():
   prompt = host.sample(_task(noise_std=0.5).shifts()['scale_y=3'], 0, 4000)
   noise = np.ravel(prompt.y - host.targets(prompt)[:, :-1])
@@ -113,6 +115,7 @@ def test_noise_of_the_labels_is_that_of_the_task():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('name', mostly_full(['skewed'], ['half_subspace']))
 def test_stretched_features_have_the_promised_eigenvalues(name):
   count, j = 20_000, np.arange(_D)
@@ -136,6 +139,7 @@ def test_stretched_features_have_the_promised_eigenvalues(name):
   assert np.all(gap <= 4.5 * np.sqrt(2 * 2 / len(x)) * size)
 
 
+@pytest.mark.slow
 def test_the_context_lies_in_one_random_quadrant():
   prompt = _shifted('random_quadrants', 1, 2000)
   signs = np.sign(prompt.x)
@@ -166,6 +170,7 @@ def test_the_repeated_query_is_any_example():
   np.testing.assert_array_equal(np.asarray(prompt.y)[same], prompt.y_query)
 
 
+@pytest.mark.slow
 def test_the_orthogonal_query_keeps_its_norm():
   prompt = _shifted('orthogonal_query', 1, 2000)
   overlap = np.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
@@ -182,6 +187,7 @@ def test_the_orthogonal_query_keeps_its_norm():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_query_in_the_span_of_the_context_is_orthogonal_all_the_same():
   # Of features with two directions only, three examples leave nothing.
   covariance = np.diag([1.0, 1.0, 0, 0, 0, 0])
@@ -192,6 +198,7 @@ def test_a_query_in_the_span_of_the_context_is_orthogonal_all_the_same():
   assert np.abs(overlap).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_scaled_features():
   x = np.ravel(_shifted('scale_x=3', 0, 2000).x)
   # E x² = s², with the variance 2 s⁴.

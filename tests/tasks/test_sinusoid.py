@@ -32,6 +32,7 @@ def _drawn() -> Any:
   return task, host.sample_with_latents(task, 1, 4000)
 
 
+@pytest.mark.slow
 def test_amplitude_phase_and_features_are_uniform_and_independent():
   _, prompt = _drawn()
   amplitude, phase = prompt.latents
@@ -144,6 +145,7 @@ def _predicted() -> Any:
   return prompt, jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
 
 
+@pytest.mark.slow
 def test_no_example_gives_the_mean_of_the_prior():
   prompt, predictions = _predicted()
   p = 3 * (np.arange(100_000) + 0.5) / 100_000 - 1
@@ -163,6 +165,7 @@ def test_two_examples_determine_the_function():
   assert np.median(losses[:, 2:]) <= 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('turns', mostly_full([1], [0]))
 def test_two_examples_near_a_multiple_of_pi(turns):
   rng, n = np.random.default_rng(0), 400
@@ -188,6 +191,7 @@ def test_two_examples_near_a_multiple_of_pi(turns):
   assert error.max() <= 1
 
 
+@pytest.mark.slow
 def test_labels_near_zero_and_at_the_ends_of_the_range():
   # A label of 0 tells the phase, −x + mπ in the range, and is 1/a times as likely with
   # the amplitude a, whose mean is then 0.4/log 5.
@@ -204,6 +208,7 @@ def test_labels_near_zero_and_at_the_ends_of_the_range():
   )
 
 
+@pytest.mark.slow
 def test_labels_that_no_function_has_give_the_mean_of_the_prior():
   # 0.7 is above the largest amplitude.
   prompt = _at_once([0.5, -1.0] * 2, [0.7, -0.7] * 2, [1.0, 2.0] * 2)

@@ -13,7 +13,7 @@ import scipy.stats
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full
 from tests.tasks import host
 from zoo.estimators.baselines import Examples
 from zoo.tasks import SparseRegression
@@ -35,6 +35,7 @@ def _drawn(std=0.0) -> Any:
     return host.sample_with_latents(_task(noise_std=std), 0, _COUNT)
 
 
+@pytest.mark.slow
 def test_a_few_random_weights_are_standard_normal_and_the_others_zero():
   w, count = _drawn().latents, _COUNT
   assert np.all((w != 0).sum(1) == 2)
@@ -96,6 +97,7 @@ def test_bayes_is_the_mean_over_all_supports(std):
       np.testing.assert_allclose(predictions[i, k], expected, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_bayes_is_certain_without_noise_where_examples_determine_the_weights():
   task = _task(num_features=1, context_length=1, num_nonzero=1)
   prompt = host.sample(task, 0, 4096)
@@ -152,7 +154,7 @@ def test_the_lasso_is_that_of_another_library(penalty):
   ('num_nonzero', 'x', 'y', 'expected'),
   [
     # Only the first support can give the label 1.
-    (1, [[1.0, 0.0, 0.0]], [1.0], 1.0),
+    pytest.param(1, [[1.0, 0.0, 0.0]], [1.0], 1.0, marks=SLOW),
     # Labels on two axes: both weights are 1 on the one support that fits.
     (2, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [1.0, 1.0], 1.0),
     # The second example repeats the first.
@@ -161,14 +163,15 @@ def test_the_lasso_is_that_of_another_library(penalty):
 )
 def test_examples_that_depend_on_each_other_count_once(num_nonzero, x, y, expected):
   with jax.enable_x64(True):
-    examples = Examples(*map(jnp.array, (x, y, [True] * len(x), [1.0, 0.0, 0.0])))
-    found = sparse.SparseBayes(3, num_nonzero, 0.0).predict(examples)
+    examples = Examples(*map(np.array, (x, y, [True] * len(x), [1.0, 0.0, 0.0])))
+    found = jax.jit(sparse.SparseBayes(3, num_nonzero, 0.0).predict)(examples)
     # The limit of small noise, by its definition. The error is of the order of σ².
     x_query = np.array([1.0, 0.0, 0.0])
     limit = _posterior_mean(np.array(x), np.array(y), x_query, num_nonzero, 1e-4)
   np.testing.assert_allclose([float(found), limit], expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_bayes_has_gradients_with_and_without_noise():
   prompt = jax.tree.map(jnp.asarray, host.sample(_task(), 0, 2))
   for std in (0.0, 0.5):
@@ -177,7 +180,7 @@ def test_bayes_has_gradients_with_and_without_noise():
       bayes = sparse.SparseBayes(5, 2, std)
       return bayes.predictions(dataclasses.replace(prompt, x=x)).sum()
 
-    assert np.isfinite(jax.grad(loss)(prompt.x)).all()
+    assert np.isfinite(jax.jit(jax.grad(loss))(prompt.x)).all()
 
 
 def test_there_is_no_bayes_where_there_are_too_many_supports():

@@ -12,7 +12,7 @@ from tests.compare import refuses
 from tests.tasks import host
 from zoo.tasks import Tabular, tabular
 
-_D, _C, _K, _BATCH = 6, 40, 4, 1000
+_D, _C, _K, _BATCH = 6, 40, 4, 500
 
 
 def _task(**changes) -> Tabular:
@@ -32,6 +32,7 @@ def _near(share: float, expected: float, number: int = _BATCH) -> bool:
   return abs(share - expected) <= 5 * math.sqrt(expected * (1 - expected) / number)
 
 
+@pytest.mark.slow
 def test_the_number_of_features_is_log_uniform_and_others_are_zero():
   prompt = _drawn()
   sizes, x = prompt.latents['num_features'], host.features(prompt)
@@ -43,6 +44,7 @@ def test_the_number_of_features_is_log_uniform_and_others_are_zero():
   assert (np.nanstd(np.swapaxes(x, 1, 2)[~absent], axis=1) > 0).mean() > 0.97
 
 
+@pytest.mark.slow
 def test_half_of_the_tables_have_classes_and_the_others_numbers():
   prompt = _drawn()
   labels, is_class = host.targets(prompt), prompt.latents['is_class']
@@ -60,6 +62,7 @@ def test_half_of_the_tables_have_classes_and_the_others_numbers():
   assert 0.8 < np.median(deviations) < 1.1
 
 
+@pytest.mark.slow
 def test_rows_are_alike():
   """The query is as any example: first and second moments at both ends of a table."""
   prompt = _drawn()
@@ -72,6 +75,7 @@ def test_rows_are_alike():
     assert (np.abs(difference.mean(axis=0)) <= 5 * errors).all()
 
 
+@pytest.mark.slow
 def test_scales_do_not_come_from_the_rows_that_are_shown():
   """Means of standardised rows would be 0; here they vary as those of 41 rows do.
 
@@ -85,6 +89,8 @@ def test_scales_do_not_come_from_the_rows_that_are_shown():
   assert 0.7 * expected < np.mean(x.mean(axis=1) ** 2) < 1.4 * expected
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_in_tables_of_clusters_labels_follow_from_the_features():
   x = jax.random.normal(jax.random.key(0), (70, 3))
   label = jax.jit(tabular._sample_labels, static_argnums=5)
@@ -104,6 +110,8 @@ def test_in_tables_of_clusters_labels_follow_from_the_features():
     np.testing.assert_array_equal(first.classes, other.classes)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_scores_are_nodes_that_are_no_features():
   nodes = jnp.arange(64.0)[None]  # each node has its number
   for seed in range(20):
@@ -119,6 +127,7 @@ def test_scores_are_nodes_that_are_no_features():
       assert len(layers) == 1
 
 
+@pytest.mark.slow
 def test_the_share_of_tables_with_missing_features_is_that_of_the_field():
   """At most 30 % are missing, uniformly: of few entries some tables miss none."""
   prompt = _drawn()
@@ -160,16 +169,23 @@ def test_the_loss_is_that_of_the_labels_of_a_table():
   np.testing.assert_allclose(task.loss(prediction, target), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_scores_are_what_they_are_called():
   """Linear functions lie in the span of the features, and trees have few values."""
   n = 80
-  x = jax.random.normal(jax.random.key(0), (n, 3))
-  draws = tabular._Draws(jax.random.key(1), 10_000)
-  linear = np.asarray(tabular._sample_linear(draws, x), np.float64)
-  columns = np.concatenate([np.ones((n, 1)), np.asarray(x)], axis=1)
+  x = np.random.default_rng(0).normal(size=(n, 3)).astype('f')
+
+  @jax.jit
+  def draw(x):
+    draws = tabular._Draws(jax.random.key(1), 10_000)
+    linear = tabular._sample_linear(draws, x)
+    return linear, tabular._sample_trees(draws, x, jnp.asarray(3))
+
+  linear, trees = map(np.asarray, draw(x))
+  linear = linear.astype(np.float64)
+  columns = np.concatenate([np.ones((n, 1)), x], axis=1)
   left = linear - columns @ np.linalg.lstsq(columns, linear)[0]
   assert np.abs(left).max() < 1e-5
-  trees = np.asarray(tabular._sample_trees(draws, x, jnp.asarray(3)))
   # Rows in the same boxes have equal scores: those that agree in all comparisons.
   assert len(np.unique(trees.round(5), axis=0)) < n
   hidden = linear[-64:]
@@ -184,14 +200,22 @@ def test_products_are_those_of_numpy():
 
 
 def test_baselines_are_those_of_numpy():
-  prompt = jax.tree.map(lambda array: array[:16], _drawn())
-  prompt = dataclasses.replace(prompt, latents=None)
-  on_device = jax.tree.map(jnp.asarray, prompt)
-  of_numbers = dataclasses.replace(
-    on_device, y=on_device.y[..., 0], y_query=on_device.y_query[..., 0]
-  )
-  found = {name: np.asarray(b(on_device)) for name, b in _task().baselines().items()}
-  ridge = np.asarray(_task(kind='numbers').baselines()['ridge'](of_numbers))
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(16, _C + 1, _D)).astype('f')
+  x[:, :, -1] = 0  # a feature that a table does not have
+  x[rng.random(x.shape) < 0.1] = np.nan
+  y = np.zeros((16, _C + 1, 1 + _K), 'f')
+  y[:8, :, 0] = rng.normal(size=(8, _C + 1))
+  y[8:, :, 1:] = np.eye(_K)[rng.integers(_K, size=(8, _C + 1))]
+  prompt = zoo.Prompt(x[:, :-1], y[:, :-1], x[:, -1], y[:, -1])
+  of_numbers = dataclasses.replace(prompt, y=y[:, :-1, 0], y_query=y[:, -1, 0])
+
+  @jax.jit
+  def predictions(prompt, of_numbers):
+    found = {name: b(prompt) for name, b in _task().baselines().items()}
+    return found, _task(kind='numbers').baselines()['ridge'](of_numbers)
+
+  found, ridge = jax.device_get(predictions(prompt, of_numbers))
   for i in range(16):
     x, q, y = prompt.x[i].astype(np.float64), prompt.x_query[i], prompt.y[i]
     mean, std = np.nanmean(x, axis=0), np.nanstd(x, axis=0)

@@ -67,6 +67,8 @@ def test_generalising_is_an_integral_over_urns(concentration):
       np.testing.assert_allclose(actual[b, k], expected, rtol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_predictions_do_not_depend_on_later_balls():
   check_causal(_task(num_symbols=3))
 
@@ -159,6 +161,8 @@ def test_the_urns_depend_on_seed_and_concentration():
   assert 'fresh_urns' not in shifts['fresh_urns'].shifts()
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('num_urns', mostly_full([3], [None]))
 def test_tasks_of_several_concentrations_are_drawn_in_one_program(num_urns):
   tasks = [_task(num_urns=num_urns, concentration=alpha) for alpha in (0.7, 2.0)]

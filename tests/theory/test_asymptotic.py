@@ -121,6 +121,7 @@ def pool_risks(d, num_pools):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
   limit = np.array(asymptotic.pretraining(2, 1, math.inf, 0.01))
   counts = 150, 60, 25, 10
@@ -133,6 +134,7 @@ def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
     assert error[1] * d < 0.022  # so a gap that falls as 1/d² would fail at d = 40
 
 
+@pytest.mark.slow
 def test_the_restricted_optimum_of_a_pool():
   task = TaskPool(3, 4, 5, 0.5, 1)
   optimum = asymptotic.restricted_optimum(task)
@@ -151,6 +153,7 @@ def test_the_restricted_optimum_of_a_pool():
   assert theory.exact_risk(best, task) < optimum.idg
 
 
+@pytest.mark.slow
 def test_alignment_is_one_number():
   def task(*variances):
     return isotropic(2, 6, prior_covariance=np.diag(variances))
@@ -222,6 +225,7 @@ def test_steps_in_rotated_frames_at_finite_size_approach_the_limit_as_1_over_d()
     assert_falls_as_1_over_d(gaps)
 
 
+@pytest.mark.slow
 def test_softmax_costs_one_example():
   task = isotropic(3, 5, noise_std=0.5)
   d, c, noise = 3, 5, 0.25

@@ -33,6 +33,7 @@ def test_gradient_descent_with_the_best_step_is_the_global_optimum(d, c, mean):
   assert theory.certificate(rule, task).excess_risk < 1e-9
 
 
+@pytest.mark.slow
 def test_the_optimum_under_general_covariances_is_a_matrix_step():
   task = make_task('general', 3, 6)
   step, matrix = (
@@ -65,6 +66,8 @@ def test_smallest_eigenvalue_is_that_of_the_whole_hessian(kind):
   assert smallest == pytest.approx(eigenvalues[(d + 1) * 3], abs=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_tuned_step_is_taken_at_the_length_of_the_task():
   gd = isotropic(2, 3).baselines()['gd']
   certificate = theory.certificate(gd, isotropic(2, 30))
@@ -72,6 +75,8 @@ def test_the_tuned_step_is_taken_at_the_length_of_the_task():
   assert certificate.excess_risk < 1e-20
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_hessian_that_is_singular_has_an_eigenvalue_of_0():
   # Without noise and with one task, some rules predict the same on every prompt.
   task = zoo.tasks.LinearRegression(3, 4, prior_covariance=np.zeros((3, 3)))

@@ -44,6 +44,7 @@ def forward(model, prompt):
   return model.forward_tokens(model.embed(prompt))[:, -1, -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('d', 'c'), mostly_full([(3, 5)], [(1, 1), (10, 10)]))
 def test_gd_transformer_is_one_step_of_gradient_descent(d, c):
   prompt = prompt_of(d, c)
@@ -57,6 +58,7 @@ def test_gd_transformer_is_one_step_of_gradient_descent(d, c):
     np.testing.assert_allclose(predict(model, prompt), wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_d_heads_reach_the_optimum_with_a_fixed_guess():
   d = c = 3
   task = task_of(d, c)

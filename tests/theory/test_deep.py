@@ -129,6 +129,7 @@ def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_draws_that_miss_rare_contexts_are_told(float64):
   """Four layers whose risk is due to eigenvalues of S that no draw has."""
   model = constructions.gd_plus_plus(np.zeros(3), [-0.5] * 4, [-0.5] * 3)
@@ -211,6 +212,7 @@ def test_what_has_no_estimate_is_named(unchecked, name, options, said):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_error_of_few_draws_is_that_of_their_spread(float64):
   task = isotropic(2, 6)
   model = constructions.deep_gradient_descent(np.zeros(2), [0.2, 0.3])
@@ -222,6 +224,7 @@ def test_the_error_of_few_draws_is_that_of_their_spread(float64):
   assert np.mean(np.square(scores)) < 1 + 4 * np.sqrt(2 / 40)
 
 
+@pytest.mark.slow
 def test_too_few_draws_are_refused():
   model = constructions.deep_gradient_descent(np.zeros(2), [0.2, 0.3])
   with refuses('num_draws is 2; it must be an integer ≥ 100'):
@@ -285,6 +288,8 @@ def test_two_layers_attain_the_bound_if_the_readout_is_free():
   assert upper == pytest.approx(2.434204, abs=5.1e-7)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_bound_of_one_layer_is_the_optimal_rule():
   features = np.diag([0.5, 1.0, 4.0])
   task = isotropic(

@@ -10,8 +10,9 @@ from flax import nnx
 import zoo
 from docs.programs import toys
 from tests.compiled import built
-from tests.marks import mostly_slow
+from tests.marks import mostly_full, mostly_slow
 from tests.settings import isotropic
+from tests.weights import drawn
 from zoo import theory
 from zoo.models import LTB, YqLSA
 from zoo.theory import constructions, dynamics
@@ -45,6 +46,7 @@ def test_plateaus_are_the_risks_of_the_best_rules_on_the_largest_eigenvalues():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_flow_is_the_limit_of_small_steps(plane):
   task, model, flow = plane
 
@@ -79,6 +81,7 @@ def test_flow_of_one_feature_agrees_with_separation_of_variables():
   np.testing.assert_allclose(flow.risks, wanted, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_flow_ends_at_the_global_minimum(plane):
   task, model, flow = plane
   assert flow.gradient_norms[-1] < 1e-10
@@ -96,6 +99,7 @@ def test_flow_ends_at_the_global_minimum(plane):
   assert dynamics.curvature(model, task).kind == 'not stationary'
 
 
+@pytest.mark.slow
 def test_alignment_is_the_correlation_with_the_optimum(plane):
   task, _, flow = plane
   start, best = flow.rules[0], theory.optimal_rule(task)
@@ -110,6 +114,7 @@ def test_alignment_is_the_correlation_with_the_optimum(plane):
   )
 
 
+@pytest.mark.slow
 def test_kinds_of_stationary_points(plane):
   task, _, _ = plane
   # At weights of 0 LTB is bilinear in W_1 and W_2, and the least eigenvalue is known.
@@ -121,7 +126,11 @@ def test_kinds_of_stationary_points(plane):
   np.testing.assert_allclose(saddle.eigenvalues[[0, -1]], [-2 * length, 2 * length])
 
 
-@pytest.mark.parametrize(('d', 'c', 'noise'), [(1, 3, 0.5), (2, 4, 0.5), (3, 10, 0.0)])
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize(
+  ('d', 'c', 'noise'), mostly_full([(1, 3, 0.5)], [(3, 10, 0.0)])
+)
 def test_weights_in_float32_have_the_condition_of_those_in_float64(d, c, noise):
   """Their rounding makes a gradient and eigenvalues that are not 0."""
   task = isotropic(d, c, noise_std=noise)
@@ -141,6 +150,8 @@ def test_weights_in_float32_have_the_condition_of_those_in_float64(d, c, noise):
   )
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_flow_may_be_asked_for_its_start_and_for_equal_times(plane):
   task, model, _ = plane
   start = theory.gradient_flow(model, task, [0.0, 0.0])
@@ -152,7 +163,8 @@ def test_a_flow_may_be_asked_for_its_start_and_for_equal_times(plane):
   np.testing.assert_array_equal(twice.risks, once.risks[[0, 1, 1]])
 
 
-@pytest.mark.parametrize('unit', [1.0, 1e-5, 1e5])
+@pytest.mark.slow
+@pytest.mark.parametrize('unit', mostly_full([1.0, 1e-5], [1e5]))
 def test_the_kind_of_a_point_does_not_depend_on_the_unit_of_features(unit, unchecked):
   task = zoo.tasks.LinearRegression(1, 2, feature_covariance=[[unit**2]])
   kinds = []
@@ -217,8 +229,11 @@ def test_a_mechanism_with_a_cost_is_transient():
   np.testing.assert_allclose(losses, (a.prod(axis=1) - 1) ** 2 / 2, rtol=1e-3)
 
 
-def test_mistakes_are_one_line(plane, unchecked):
-  task, model, _ = plane
+def test_mistakes_are_one_line(unchecked):
+  task = isotropic(2, 3, [1.0, -0.5], noise_std=0.5)
+  model, zero = (
+    drawn(lambda: LTB(2, rngs=nnx.Rngs(0)), scale, 'float32') for scale in (0.5, 0.0)
+  )
   heads, wide = (dynamics.separate_heads(d, 1, 1, 0.1) for d in (2, 3))
   calls = {
     'eigenvalues has 0': lambda: theory.plateaus([1.0, 0.0], 3),
@@ -242,9 +257,7 @@ def test_mistakes_are_one_line(plane, unchecked):
       np.array([[0.0, 1.0]]), np.array([[[0.5]]])
     ),
     'seed is -1': lambda: dynamics.merged_heads(2, 1, 0.1, seed=-1),
-    'begins at 0 of the prior mean': lambda: dynamics.guess_time(
-      built(lambda: LTB(2, init_scale=0.0, rngs=nnx.Rngs(0))), task
-    ),
+    'begins at 0 of the prior mean': lambda: dynamics.guess_time(zero, task),
   }
   for message, call in calls.items():
     with pytest.raises(zoo.UserError, match=message):
@@ -252,6 +265,7 @@ def test_mistakes_are_one_line(plane, unchecked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('float64', 'promotion_that_optax_needs')
 def test_adam_descends_the_exact_risk(plane):
   task, model, _ = plane

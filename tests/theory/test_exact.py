@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full
 from tests.settings import isotropic, random_rule
 from tests.theory.expectations import KINDS, cubature, make_task
 from tests.wrapped import Wrapped
@@ -22,7 +22,8 @@ _predict = jax.jit(zoo.LearningRule.__call__)
 _weights = jax.jit(zoo.LearningRule.weights)
 
 
-@pytest.mark.parametrize('sizes', [[0.2], [0.1, 0.1]])
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', [[0.2], pytest.param([0.1, 0.1], marks=SLOW)])
 def test_gradient_descent_without_a_start_begins_at_zero(sizes):
   """And not at the prior mean, at which theory begins by default."""
   task, sizes = isotropic(2, 3, prior_mean=2.0), np.array(sizes)
@@ -105,6 +106,7 @@ def test_excess_risk_is_split_into_even_and_odd_parts(kind):
   assert sum(excess) == pytest.approx(total, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(monkeypatch):
   task = make_task('noise', 3, 7)
   rule, moments = random_rule(3), theory.task_moments(task)
@@ -150,6 +152,7 @@ def test_the_precision_of_the_caller_does_not_matter():
   jax.tree.map(np.testing.assert_array_equal, again, expected)
 
 
+@pytest.mark.slow
 def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch):
   task, rule = make_task('general', 2, 2), random_rule(2)
   moments = jax.tree.map(np.asarray, theory.task_moments(task))
@@ -164,6 +167,7 @@ def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch):
   np.testing.assert_array_equal(risks, expected)
 
 
+@pytest.mark.slow
 def test_gradient_and_map():
   """The traced exact risk, against finite differences of the concrete one."""
 
@@ -187,6 +191,7 @@ def test_gradient_and_map():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_memory_at_200_features_stays_under_a_gibibyte():
   """By the compiler's own account, which no other work on the machine can change."""
   d = 200

@@ -15,7 +15,7 @@ from flax import nnx
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built
-from tests.marks import mostly_full, mostly_slow
+from tests.marks import mostly_full
 from tests.settings import isotropic
 from tests.theory.deep_rules import predict
 from tests.training.runs import small_config
@@ -41,10 +41,10 @@ def _task(c: int, noise_std: float, **other):
 @pytest.mark.parametrize(
   ('guess', 'readout', 'shared'),
   mostly_full(
-    [('fixed', 'linear', False), ('residual', 'last', True)],
+    [('fixed', 'linear', False)],
     ['zero', 'fixed', 'linear', 'residual'],
     [('last', True), ('linear', False)],
-    slow=[('linear', 'last', True)],
+    slow=[('residual', 'last', True)],
   ),
 )
 def test_the_form_of_a_model_predicts_what_the_model_predicts(
@@ -134,7 +134,11 @@ def _own_models():
     yield lambda rule=rule: SequentialLearner(_D, 4, rule, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize('build', mostly_slow([*_own_models()][1:2], [*_own_models()]))
+_OWN = [*_own_models()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('build', mostly_full(_OWN[1:2], _OWN))
 def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
   model, task = built(build), _task(4, 0.5)
   expected = theory.exact_risk(model, task)
@@ -149,6 +153,7 @@ def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
       refused(Doubled(model))
 
 
+@pytest.mark.slow
 def test_so_is_that_of_a_class_that_is_no_module():
   numbers = np.ones(4)
   curve = theory.sequential.risk_curve(
@@ -184,6 +189,7 @@ def _own_config(name='own_deep', **changes) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_copy_of_a_class_has_the_risk_of_the_class(tmp_path, monkeypatch):
   _own_deep_lsa(tmp_path, monkeypatch)
@@ -212,6 +218,7 @@ def test_a_form_that_predicts_otherwise_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_without_an_exact_risk_says_why_once(tmp_path, caplog):
   zoo.train(small_config('deep_lsa'), tmp_path / 'run')

@@ -220,6 +220,7 @@ def test_bad_arguments():
 
 # Of 3 the limit is known, of 6 it is searched for.
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('seed', mostly_full([6], range(1, 7)))
 def test_no_search_is_below_the_limit(seed):
   check_random_case(seed, num_starts=2)

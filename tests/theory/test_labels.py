@@ -170,6 +170,7 @@ def test_a_label_that_is_always_0_is_predicted_by_0():
   assert not np.any(best.rule.init)
 
 
+@pytest.mark.slow
 def test_refusals(unchecked, monkeypatch):
   task = isotropic(2, 3)
   rule = random_rule(2)

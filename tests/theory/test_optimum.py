@@ -19,6 +19,7 @@ noises = st.floats(0, 2).map(lambda number: round(number, 3))
 examples = hypothesis.settings(deadline=None, max_examples=8, derandomize=True)
 
 
+@pytest.mark.slow
 @examples
 @hypothesis.given(counts, numbers, noises)
 def test_best_step_and_its_risk(count, mean, noise_std):

@@ -12,7 +12,7 @@ import zoo
 from docs.programs.prior_shift import transport
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import theory
@@ -51,8 +51,8 @@ PLACES = {'context_length': 4, 'width': 8, **RESIDUAL}
   ('name', 'options'),
   [
     ('yq_lsa', {'num_heads': 2}),
-    ('ltb', {'num_heads': 2, 'hidden_features': 5}),
-    ('sequential', {'context_length': 4}),
+    pytest.param('ltb', {'num_heads': 2, 'hidden_features': 5}, marks=SLOW),
+    pytest.param('sequential', {'context_length': 4}, marks=SLOW),
     ('deep_lsa', {'num_layers': 2, 'readout': 'linear', **RESIDUAL}),
   ],
 )
@@ -104,6 +104,7 @@ def test_models_that_cannot_be_transported(float64, unchecked):
     transport(changed('yq_lsa', num_heads=2), np.zeros(2))
 
 
+@pytest.mark.slow
 def test_transport_keeps_the_exact_risk(float64):
   model = changed('yq_lsa', num_heads=2)
   risk = theory.exact_risk(model, isotropic(3, 4, 0.5, 0.3))

@@ -110,6 +110,7 @@ def test_of_a_start_that_is_right_no_step_leads_away():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_schedule_where_the_best_polynomial_has_complex_zeros():
   """A single local search ended at 2.284829."""
   task = isotropic(5, 30, noise_std=4.0)

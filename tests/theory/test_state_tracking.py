@@ -8,7 +8,7 @@ import pytest
 import zoo
 from docs.programs import state_tracking
 from tests.compiled import predict_all
-from tests.marks import SLOW
+from tests.marks import FULL, SLOW
 
 _LENGTH = 4095  # examples, and a query: 4096 tokens
 
@@ -34,10 +34,11 @@ def _states(task, symbols):
   return np.stack(states, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('build', 'task', 'sizes'),
   [
-    pytest.param(state_tracking.parity, 'parity_prefix', {}, marks=SLOW),
+    pytest.param(state_tracking.parity, 'parity_prefix', {}, marks=FULL),
     pytest.param(
       *(state_tracking.modular_addition, 'modular_addition', {'modulus': 5}),
       marks=SLOW,
@@ -45,7 +46,7 @@ def _states(task, symbols):
     (state_tracking.permutations, 'permutations', {'num_elements': 3}),
     pytest.param(
       *(state_tracking.permutations, 'permutations', {'num_elements': 5}),
-      marks=SLOW,
+      marks=FULL,
     ),
   ],
   ids=['parity', 'addition', 's_3', 's_5'],

@@ -11,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import SLOW, mostly_slow
 from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.weights import drawn
@@ -108,7 +108,9 @@ class Halved:
   ],
 )
 @pytest.mark.parametrize(
-  'make', [lambda: _make(OtherCall), Halved], ids=['model', 'other']
+  'make',
+  [pytest.param(lambda: _make(OtherCall), marks=SLOW), Halved],
+  ids=['model', 'other'],
 )
 def test_no_exact_number_trusts_it(ask, make):
   subject = make()
@@ -116,6 +118,7 @@ def test_no_exact_number_trusts_it(ask, make):
     ask(subject, isotropic(3, 4))
 
 
+@pytest.mark.slow
 def test_a_method_that_is_redefined_counts_at_once(monkeypatch):
   class Own(YqLSA):
     pass
@@ -139,6 +142,7 @@ def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('measure', [zoo.curve, compare])
 def test_no_curve_trusts_it(measure):
   # Also on a task that exact theory does not cover.
@@ -152,6 +156,7 @@ class OtherPredictions(Same):
     return 2 * self.learning_rule().predictions(prompt)
 
 
+@pytest.mark.slow
 def test_a_curve_does_not_trust_predictions_that_are_not_those_of_call():
   graph, parameters, rest = nnx.split(_make(OtherPredictions), nnx.Param, ...)
   model = nnx.merge(graph, jax.jit(changed_weights)(parameters), rest)
