@@ -370,7 +370,7 @@ class CellRun:
     )
     with Progress(label, step, last) as progress:
       for chunk in loop:
-        progress.show({'step': chunk.step})
+        progress.show(chunk.step)
     return loop.step, loop.state
 
   def _losses(

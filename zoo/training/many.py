@@ -28,7 +28,7 @@ from zoo.training.compilation import Training
 from zoo.training.evaluation import Risks, evaluate
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
-from zoo.training.records import Progress, Records, Saves
+from zoo.training.records import Progress, Records, Saves, risk_of
 from zoo.training.run import (
   NotFiniteError,
   divergence_of,
@@ -119,7 +119,8 @@ def train_many(
             training, config_of_point, loop, chunk, risks[i], records[i], at=i
           )
           events.append(record(event, [records[i], *hooks]))
-      progress.show(events[0].metrics)
+      line = events[0].metrics
+      progress.show(line['step'], line['loss'], risk_of(line))
       if chunk.is_saved:
         saves.save(loop.step, loop.state)
         with progress.hidden():

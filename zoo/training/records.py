@@ -51,14 +51,16 @@ class Progress:
   def __exit__(self, *exception: object) -> None:
     self._bar.close()
 
-  def show(self, line: Mapping[str, Any]) -> None:
-    """Moves the bar to the step of a line, and shows its loss and risk after it."""
-    values = {'loss': line['loss'], 'risk': risk_of(line)}
+  def show(
+    self, step: int, loss: float | None = None, risk: float | None = None
+  ) -> None:
+    """Moves the bar to a step, and shows the loss and the risk there if they are known."""
+    values = {'loss': loss, 'risk': risk}
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
     )
-    self._bar.update(line['step'] - self._bar.n)
+    self._bar.update(step - self._bar.n)
 
   @contextlib.contextmanager
   def hidden(self) -> Iterator[None]:

@@ -51,7 +51,14 @@ from zoo.training.ended import fields_without_effect, with_missing_metrics
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
-from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
+from zoo.training.records import (
+  Progress,
+  Records,
+  Saves,
+  TensorBoard,
+  read_lines,
+  risk_of,
+)
 from zoo.training.source import source_of
 from zoo.training.summary import (
   Divergence,
@@ -261,7 +268,8 @@ def events_of(
           event = event_of(training, config, loop, chunk, risks, records)
           with progress.hidden():  # Hooks may print.
             event = record(event, [records, board, *hooks])
-          progress.show(event.metrics)
+          line = event.metrics
+          progress.show(line['step'], line['loss'], risk_of(line))
           if chunk.is_saved:
             saves.save(loop.step, loop.state)
             with progress.hidden():
