@@ -54,7 +54,7 @@ class Progress:
   def show(
     self, step: int, loss: float | None = None, risk: float | None = None
   ) -> None:
-    """Moves the bar to a step, and shows the loss and the risk there if they are known."""
+    """Moves the bar to a step, and shows the loss and the risk if they are known."""
     values = {'loss': loss, 'risk': risk}
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
