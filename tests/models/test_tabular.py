@@ -6,6 +6,7 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -251,7 +252,7 @@ def test_the_objective_is_the_mean_over_rows_behind_the_context():
 
 
 def test_its_layers_may_have_no_network():
-  bare = {'feed_forward': 'none', 'norm': 'none'}
+  bare: Any = {'feed_forward': 'none', 'norm': 'none'}
   model = nnx.eval_shape(lambda: Tabular(3, num_layers=1, **bare, rngs=nnx.Rngs(0)))
   assert model.layers[0].feed_forward is None
 

@@ -163,7 +163,8 @@ def test_the_lasso_is_that_of_another_library(penalty):
 )
 def test_examples_that_depend_on_each_other_count_once(num_nonzero, x, y, expected):
   with jax.enable_x64(True):
-    examples = Examples(*map(np.array, (x, y, [True] * len(x), [1.0, 0.0, 0.0])))
+    arrays = x, y, [True] * len(x), [1.0, 0.0, 0.0]
+    examples = Examples(*map(jnp.asarray, arrays))
     found = jax.jit(sparse.SparseBayes(3, num_nonzero, 0.0).predict)(examples)
     # The limit of small noise, by its definition. The error is of the order of σ².
     x_query = np.array([1.0, 0.0, 0.0])

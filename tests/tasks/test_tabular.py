@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -207,7 +208,8 @@ def test_baselines_are_those_of_numpy():
   y = np.zeros((16, _C + 1, 1 + _K), 'f')
   y[:8, :, 0] = rng.normal(size=(8, _C + 1))
   y[8:, :, 1:] = np.eye(_K)[rng.integers(_K, size=(8, _C + 1))]
-  prompt = zoo.Prompt(x[:, :-1], y[:, :-1], x[:, -1], y[:, -1])
+  arrays: Any = x[:, :-1], y[:, :-1], x[:, -1], y[:, -1]
+  prompt = zoo.Prompt(*arrays)
   of_numbers = dataclasses.replace(prompt, y=y[:, :-1, 0], y_query=y[:, -1, 0])
 
   @jax.jit

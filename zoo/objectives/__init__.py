@@ -13,8 +13,8 @@ the task, the model and the other fields of the config.
 from zoo.config.building import Config
 from zoo.config.own import OBJECTIVES
 from zoo.core.protocols import Model, Task
-from zoo.objectives.base import Numbers as Numbers
 from zoo.objectives.base import Objective as Objective
+from zoo.objectives.base import StepInputs as StepInputs
 from zoo.objectives.base import numbers_of as numbers_of
 from zoo.objectives.exact import Exact as Exact
 from zoo.objectives.nll import Likelihood as Likelihood

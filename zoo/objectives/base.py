@@ -24,7 +24,7 @@ from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
 
 
-class Numbers(NamedTuple):
+class StepInputs(NamedTuple):
   """The inputs of a compiled step besides the state and the key.
 
   They are arguments of the program, so that other numbers need no new compilation.
@@ -45,9 +45,9 @@ class Numbers(NamedTuple):
   num_steps: Any = None
 
 
-def numbers_of(task: Task) -> Numbers:
+def numbers_of(task: Task) -> StepInputs:
   """Returns the numbers of a step of one model; the config has its learning rate."""
-  return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
+  return StepInputs(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
 class Objective(abc.ABC):
@@ -100,7 +100,7 @@ class Objective(abc.ABC):
     self,
     model: Any,
     key: Key[Array, ''],
-    numbers: Numbers,
+    numbers: StepInputs,
     *,
     statistics: bool = False,
     num_lanes: int = 1,

@@ -11,7 +11,7 @@ from zoo import theory
 from zoo.config.building import Config
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task
-from zoo.objectives.base import Numbers, Objective
+from zoo.objectives.base import Objective, StepInputs
 from zoo.tasks.linear_regression import require_covered
 
 
@@ -50,7 +50,7 @@ class Exact(Objective):
     self,
     model: Any,
     key: Key[Array, ''],
-    numbers: Numbers,
+    numbers: StepInputs,
     *,
     statistics: bool = False,
     num_lanes: int = 1,

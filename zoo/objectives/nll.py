@@ -11,7 +11,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.statistics import Statistics
 from zoo.models import TokenModel
-from zoo.objectives.base import Numbers
+from zoo.objectives.base import StepInputs
 from zoo.objectives.losses import negative_log_likelihoods
 from zoo.objectives.sampled import Sampled, headed
 
@@ -28,7 +28,7 @@ class Likelihood(Sampled):
   needs_prompts = True
 
   def losses(
-    self, model: Any, batch: Prompt | Statistics, numbers: Numbers, every: bool
+    self, model: Any, batch: Prompt | Statistics, numbers: StepInputs, every: bool
   ) -> Float[Array, '*n']:
     assert isinstance(batch, Prompt)  # As `needs_prompts` asks.
     return negative_log_likelihoods(model, numbers.task, batch, every)

@@ -20,7 +20,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.measure.contracts.checks import check_sampled, noted, with_changes
 from zoo.measure.predictive import with_drawn_labels
-from zoo.objectives.base import Numbers, Objective, in_type, sample
+from zoo.objectives.base import Objective, StepInputs, in_type, sample
 from zoo.objectives.batch_parts import mean_loss
 from zoo.theory.trust import QUICK_TO_COMPILE
 
@@ -54,7 +54,7 @@ class PerPrompt(Objective):
     self,
     model: Any,
     key: Key[Array, ''],
-    numbers: Numbers,
+    numbers: StepInputs,
     *,
     statistics: bool = False,
     num_lanes: int = 1,

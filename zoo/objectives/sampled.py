@@ -17,7 +17,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.core.statistics import Statistics
 from zoo.measure.predictive import with_drawn_labels
-from zoo.objectives.base import Numbers, Objective, in_type, sample
+from zoo.objectives.base import Objective, StepInputs, in_type, sample
 from zoo.objectives.batch_parts import mean_loss
 from zoo.objectives.losses import trained_losses
 from zoo.objectives.stages import FirstFeatures, draw_lengths, mean_at
@@ -46,7 +46,7 @@ class Sampled(Objective):
     self,
     model: Any,
     key: Key[Array, ''],
-    numbers: Numbers,
+    numbers: StepInputs,
     *,
     statistics: bool = False,
     num_lanes: int = 1,
@@ -66,7 +66,7 @@ class Sampled(Objective):
     return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
 
   def losses(
-    self, model: Any, batch: Prompt | Statistics, numbers: Numbers, every: bool
+    self, model: Any, batch: Prompt | Statistics, numbers: StepInputs, every: bool
   ) -> Float[Array, '*n']:
     """Returns the losses whose mean is trained, as `trained_losses` does.
 
@@ -79,7 +79,7 @@ class Sampled(Objective):
     return trained_losses(model, numbers.task, batch, numbers.moments, every)
 
   def _loss_of_part(
-    self, numbers: Numbers, model: Any, part: tuple[Prompt | Statistics, Any]
+    self, numbers: StepInputs, model: Any, part: tuple[Prompt | Statistics, Any]
   ) -> Float[Array, '']:
     """Returns the mean loss over prompts or statistics, at the lengths that count."""
     batch, lengths = part

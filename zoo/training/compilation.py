@@ -26,7 +26,7 @@ from zoo.config.sharding import (
 )
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
-from zoo.objectives import Numbers, Objective, build_objective, numbers_of
+from zoo.objectives import Objective, StepInputs, build_objective, numbers_of
 from zoo.objectives.batch_parts import num_lanes
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
 from zoo.training.step import (
@@ -69,7 +69,7 @@ class Training(NamedTuple):
   init: Callable[..., State]
   steps: Any
   key: Key[Array, '*n']
-  numbers: Numbers
+  numbers: StepInputs
   evaluation: Evaluation
   flops: int = 0
 

@@ -34,7 +34,7 @@ from zoo.config.sharding import (
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
-from zoo.objectives import Numbers, build_objective
+from zoo.objectives import StepInputs, build_objective
 from zoo.training.compilation import Training, bound_step, compile_training
 from zoo.training.evaluation import (
   Evaluation,
@@ -148,7 +148,7 @@ def _is_key(leaf: Any) -> bool:
 
 def numbers_of_many(
   configs: Sequence[Config], tasks: Sequence[Task]
-) -> tuple[Numbers, Any]:
+) -> tuple[StepInputs, Any]:
   """Returns the numbers of the models, and along which axes they differ."""
   task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
   structures = [jax.tree.structure(task) for task in tasks]
@@ -156,8 +156,8 @@ def numbers_of_many(
     task, task_axes = stack_tasks(tasks)  # Tasks that differ in more have moments only.
   optimizer = configs[0].optimizer
   rates = [config.optimizer.learning_rate for config in configs]
-  axes = Numbers(task_axes, None if moments is None else 0)  # pyright: ignore
-  numbers = Numbers(task, moments)
+  axes = StepInputs(task_axes, None if moments is None else 0)  # pyright: ignore
+  numbers = StepInputs(task, moments)
   # With such inputs one program can train at other rates and for other numbers of
   # steps.
   budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None

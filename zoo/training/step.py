@@ -35,16 +35,16 @@ from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model, Predictor
 from zoo.core.roles import shared_paths
-from zoo.objectives import Numbers
+from zoo.objectives import StepInputs
 from zoo.storage.checkpoints import check_same_arrays, shapes_of
 from zoo.storage.loading import identity_of, load
 
 # The loss of a step maps a model, the key of the step and the numbers to a number.
-Loss = Callable[[Predictor, Key[Array, ''], Numbers], Float[Array, '']]
+Loss = Callable[[Predictor, Key[Array, ''], StepInputs], Float[Array, '']]
 # A step maps the state, the key of the training prompts, the count of the steps before
 # and the other inputs of the program to the next state and the metrics.
 Step = Callable[
-  [State, Key[Array, '*n'], Array, Numbers], tuple[State, dict[str, Array]]
+  [State, Key[Array, '*n'], Array, StepInputs], tuple[State, dict[str, Array]]
 ]
 
 
@@ -174,7 +174,7 @@ def train_step(
   state: State,
   key: Key[Array, ''],
   step: Array,
-  numbers: Numbers,
+  numbers: StepInputs,
   *,
   config: Config,
   graphs: State,
@@ -217,7 +217,7 @@ def train_step(
     frozen, and whether both are finite.
   """
 
-  def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
+  def loss_of(model: Any, key: Key[Array, ''], numbers: StepInputs) -> Float[Array, '']:
     whole = gathered(model, asked) if config.mesh.fsdp else model
     return loss(whole, key, numbers)
 
@@ -283,7 +283,7 @@ def run_steps(
   key: Key[Array, '*n'],
   start: Array,
   stop: Array,
-  numbers: Numbers,
+  numbers: StepInputs,
 ) -> tuple[State, dict[str, Array]]:
   """Takes the steps after `start`, up to `stop`.
 
