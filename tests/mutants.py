@@ -298,8 +298,8 @@ points side by side are trained on the prompts of each other's seeds
   + return jnp.stack([stream_of(config.seed, stream) for config in configs[::-1]])
 a model is evaluated on the examples with which it is trained
   zoo/training/evaluation.py: tasks/test_arrays.py
-  - task = task.held_out()
-  + pass
+  - task = experiment.task.held_out()
+  + task = experiment.task
 the error of the held-out loss is that of batches, not of prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - num_prompts=config.eval.num_batches * config.train.batch_size

@@ -233,7 +233,7 @@ for chip, shapes in slices.SLICES.items():
   for shape in shapes:
     devices = slices._devices(f'{chip}:{shape}')
     for config.mesh.model in (1, 2, 4):
-      mesh = make_mesh(config, devices)
+      mesh = make_mesh(read(config), devices)
       assert len(set(mesh.devices.flat)) == len(devices)
       print(mesh.shape['data'] * mesh.shape['model'])
 """

@@ -22,7 +22,7 @@ from studies.rows import complete
 from studies.runner import run_in
 from studies.tabular.methods import MOST_OF_PROCESS, PROCESS, methods
 from studies.tabular.tables import CLASSIFICATION, REGRESSION, Table
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError, shown
 from zoo.measure.calibration import (

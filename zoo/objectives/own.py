@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.config.sharding import split_first_axis
 from zoo.core.errors import UserError, shown
 from zoo.core.programs import compiled
@@ -85,7 +85,7 @@ class OfFunction(PerPrompt):
   """The mean of what a function that a user has registered returns for prompts."""
 
   def __init__(
-    self, config: Config, task: Task, model: Model, function: Callable[..., Any]
+    self, config: Run, task: Task, model: Model, function: Callable[..., Any]
   ):
     super().__init__(config, task, model)
     self.name, self.function = config.objective.name, function

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.config.building import Config
 from zoo.config.curricula import Stage
+from zoo.config.run import Run
 from zoo.config.sharding import split_first_axis
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError
@@ -38,7 +38,7 @@ class Sampled(Objective):
   measures = 'loss'
   has_positions = True
 
-  def __init__(self, config: Config, task: Task, model: Model):
+  def __init__(self, config: Run, task: Task, model: Model):
     super().__init__(config, task, model)
     self._check_model()
 
@@ -101,8 +101,8 @@ class Sampled(Objective):
       )
 
 
-def headed(config: Config) -> str:
+def headed(config: Run) -> str:
   """Returns the name of a config's model, with its head if it has that field."""
-  head = config.model.get('head')
+  head = config.model.arguments.get('head')
   name = repr(config.model.name)
   return name if head is None else f'{name} with config.model.head = {head!r}'

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
-from zoo.config.building import Config
 from zoo.config.own import METRICS
+from zoo.config.run import Run
 from zoo.config.sharding import on_mesh, replicate, replicated
 from zoo.core.distributions import has_distribution
 from zoo.core.draws import EVAL_STREAM, stream_of
@@ -31,6 +31,7 @@ from zoo.measure.predictive import draws_labels, with_drawn_labels
 from zoo.measure.statistics import Estimate, estimate_of_batches
 from zoo.objectives.base import sample
 from zoo.objectives.losses import negative_log_likelihoods, predicted, trained_losses
+from zoo.training.experiment import Experiment
 
 Rule = LearningRule | DeepRule | Recurrence
 # Each quantity has, for each batch, the mean over the prompts and the mean square of
@@ -107,15 +108,19 @@ class Evaluation(NamedTuple):
   is_sampled: bool
 
 
-def make_evaluation(
-  config: Config, task: Task, graph: nnx.GraphDef, statistics: bool, mesh: Mesh
-) -> Evaluation:
-  """Returns everything that measures the model of a config; nothing is compiled yet."""
-  task = task.held_out()
+def make_evaluation(experiment: Experiment, statistics: bool) -> Evaluation:
+  """Returns everything that measures the model of an experiment; nothing is compiled.
+
+  Args:
+    experiment: The experiment.
+    statistics: Whether the model takes sufficient statistics of prompts.
+  """
+  config, graph = experiment.config, experiment.graphs['model']
+  task = experiment.task.held_out()
   moments = theory.task_moments(task) if theory.covers(task) else None
   moments = jax.tree.map(np.asarray, moments)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-  whole = replicated(mesh)
+  whole = replicated(experiment.mesh)
   return Evaluation(
     sample=jax.jit(
       functools.partial(sample_all, graph, config, task, statistics),
@@ -130,7 +135,7 @@ def make_evaluation(
 
 
 def compile_evaluation(
-  config: Config, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
+  config: Run, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
 ) -> Evaluation:
   """Compiles all measurements of models with these abstract arrays on a mesh."""
   with on_mesh(mesh, config):
@@ -145,13 +150,13 @@ def compile_evaluation(
   return evaluation._replace(rule=rule, sample=sample, inputs=inputs)
 
 
-def is_evaluated(config: Config, step: int) -> bool:
+def is_evaluated(config: Run, step: int) -> bool:
   """Returns whether a model is measured on held-out prompts after a step."""
   return step == config.train.num_steps or step % config.eval.every == 0
 
 
 def evaluate(
-  config: Config, evaluation: Evaluation, model_state: PyTree, step: int
+  config: Run, evaluation: Evaluation, model_state: PyTree, step: int
 ) -> Measured:
   """Starts to measure the model after a step.
 
@@ -236,7 +241,7 @@ Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 def sample_all(
   graph: nnx.GraphDef,
-  config: Config,
+  config: Run,
   task: Task,
   statistics: bool,
   state: PyTree,
@@ -309,7 +314,7 @@ def is_number(value: object) -> bool:
 
 
 def sample_errors(
-  graph: nnx.GraphDef, config: Config, statistics: bool, state: PyTree, inputs: Inputs
+  graph: nnx.GraphDef, config: Run, statistics: bool, state: PyTree, inputs: Inputs
 ) -> ByBatch:
   """Returns the mean and the spread of a model's losses on each held-out batch."""
   key, task, moments = inputs
