@@ -35,7 +35,7 @@ from zoo.host import processes
 from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
-from zoo.measure.agreement import check_agreement
+from zoo.measure.agreement import check_agreement, is_of_library
 from zoo.measure.contracts.checks import check_sampled, checked_baselines
 from zoo.objectives import OfFunction
 from zoo.storage.checkpoints import (
@@ -350,9 +350,9 @@ def checked_state(training: Training, from_source: bool = True) -> State:
   """Returns the state at step 0, after checking that it can be saved and used.
 
   The memory must be enough for the weights, there must be weights to train, all arrays
-  must be of types that can be saved, and all ways in which the model predicts must
-  agree. The baselines of the task are asked for, too, if the run begins and is compared
-  with them: a mistake in them would otherwise show after the last step.
+  must be of types that can be saved, and all ways in which a model of the user's own
+  predicts must agree. The baselines of the task are asked for, too, if the run begins
+  and is compared with them: a mistake in them would otherwise show after the last step.
 
   Args:
     training: The compiled or uncompiled training of the model.
@@ -377,7 +377,8 @@ def checked_state(training: Training, from_source: bool = True) -> State:
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
       name = type(model).__name__
       raise UserError(f'{name} has no nnx.Param; there is nothing to train')
-    check_agreement(model, task, config.train.batch_size)
+    if not is_of_library(model, task):
+      check_agreement(model, task, config.train.batch_size)
     if isinstance(experiment.objective, OfFunction):
       experiment.objective.check_variables(model)
   return state
