@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from tqdm import tqdm
 
 from zoo.config.read import Readable
-from zoo.config.sharding import on_mesh, replicate
+from zoo.sharding import on_mesh, replicate
 from zoo.training.compilation import make_training
 from zoo.training.experiment import build
 

@@ -62,7 +62,7 @@ from benchmarks.learning_curves import (
 from configs import atlas
 from launch import cli
 from studies.atlas.results import AtlasRow, from_csv
-from studies.rows import CellTable, fill
+from studies.cell_table import CellTable, fill
 from zoo import theory
 from zoo.config.building import build_task
 from zoo.config.read import read

@@ -35,7 +35,6 @@ from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
 from zoo.config.building import build_model, build_task, num_heads
 from zoo.config.read import read, with_fields
 from zoo.config.run import Run
-from zoo.config.sharding import replicate
 from zoo.core.errors import check_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
@@ -43,6 +42,7 @@ from zoo.models import LinearAttention
 from zoo.objectives.base import sample
 from zoo.reports.plots import Panel, plot_panels, series
 from zoo.reports.style import BLUE, VERMILION, Ax
+from zoo.sharding import replicate
 from zoo.tasks import LinearRegression
 from zoo.training.records import read_lines
 from zoo.training.run import train

@@ -26,12 +26,12 @@ from benchmarks.linear import config_of
 from zoo.config.building import build_model, build_task
 from zoo.config.read import with_fields
 from zoo.config.run import Run
-from zoo.config.sharding import replicate
 from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention, TokenModel
 from zoo.objectives import build_objective, numbers_of
+from zoo.sharding import replicate
 from zoo.training.summary import product_flops
 
 _SIZE = 2048  # The matrices of `matmul` have so many rows and columns.

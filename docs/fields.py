@@ -6,8 +6,8 @@ python docs/fields.py
 import pathlib
 from inspect import signature
 
-from zoo.config.optimizers import OPTIMIZERS, OPTIONS
 from zoo.config.read import FIELDS, Field
+from zoo.training.optimizers import OPTIMIZERS, OPTIONS
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _HEAD = """# The fields of a config

@@ -16,9 +16,9 @@ import numpy as np
 from jax.experimental import topologies
 
 from zoo.config.read import Readable
-from zoo.config.sharding import on_mesh, replicated
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
+from zoo.sharding import on_mesh, replicated
 from zoo.training.compilation import make_training
 from zoo.training.experiment import Experiment, build, validate
 

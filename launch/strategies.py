@@ -325,7 +325,7 @@ def _rows(
   All cells belong to the part, as its points do. Fits with other predictors or on other
   prompts are computed again. Returns None after SIGTERM.
   """
-  from studies.rows import complete
+  from studies.cell_table import complete
   from studies.runner import run_in
 
   with run_in(out) as (folder, interruption):

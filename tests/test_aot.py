@@ -226,7 +226,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, unchecked):
 MESHES = """
 import configs
 from launch import slices
-from zoo.config.sharding import make_mesh
+from zoo.sharding import make_mesh
 
 config = configs.get_config('multi_head_lsa')
 for chip, shapes in slices.SLICES.items():

@@ -17,7 +17,7 @@ from tests.marks import mostly_full, mostly_slow
 from tests.training.runs import CONFIGS, small_config
 from zoo.config.read import read, to_content, to_json
 from zoo.config.saved import differences
-from zoo.config.sharding import mesh_shape
+from zoo.sharding import mesh_shape
 from zoo.training import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -4,9 +4,9 @@ import pytest
 
 from configs import common
 from launch import config_flag
-from zoo.config.optimizers import OPTIMIZERS
-from zoo.config.own import OBJECTIVES
 from zoo.config.read import FIELDS, may_change
+from zoo.objectives.functions import OBJECTIVES
+from zoo.training.optimizers import OPTIMIZERS
 
 
 def test_a_config_has_the_fields_of_the_list_with_their_defaults():

@@ -5,7 +5,7 @@ import types
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config.read import read
-from zoo.config.sharding import make_mesh, mesh_shape
+from zoo.sharding import make_mesh, mesh_shape
 from zoo.training import train
 
 

@@ -15,11 +15,11 @@ from tests.compare import refuses
 from tests.marks import mostly_full, mostly_slow
 from tests.training.runs import small_config
 from tests.training.test_step import Run
-from zoo.config import optimizers
-from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.read import read
 from zoo.core.roles import parameter_roles
+from zoo.training import optimizers
 from zoo.training.experiment import build, validate
+from zoo.training.optimizers import build_optimizer, build_schedule
 from zoo.training.stacking import make_many
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -22,12 +22,12 @@ from studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
 from zoo.config.building import build_task
 from zoo.config.read import to_content, with_fields
 from zoo.config.run import Run
-from zoo.config.sharding import State, on_mesh, replicate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import DeepLSA, LinearAttention
+from zoo.sharding import State, on_mesh, replicate
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.training.compilation import Training, compile_training
 from zoo.training.experiment import Experiment, build

@@ -14,7 +14,7 @@ from studies.atlas import measure, report
 from studies.atlas.cells import CellRun
 from studies.atlas.notes import Settings, has_notes, read_notes
 from studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
-from studies.rows import CELLS, complete, shared_out
+from studies.cell_table import CELLS, complete, shared_out
 from studies.runner import run_in, writing
 from zoo.config.read import Readable, read
 from zoo.config.run import Run

@@ -18,7 +18,7 @@ from sklearn.metrics import log_loss, r2_score, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import zoo
-from studies.rows import complete
+from studies.cell_table import complete
 from studies.runner import run_in
 from studies.tabular.methods import MOST_OF_PROCESS, PROCESS, methods
 from studies.tabular.tables import CLASSIFICATION, REGRESSION, Table

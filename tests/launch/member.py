@@ -10,9 +10,9 @@ import numpy as np
 from launch import cli, config_flag, main
 from tests.built import task_of
 from zoo.config.read import read
-from zoo.config.sharding import make_mesh, replicate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.objectives.base import sample
+from zoo.sharding import make_mesh, replicate
 
 
 def train_and_draw() -> None:

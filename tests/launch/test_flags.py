@@ -8,8 +8,8 @@ from absl import flags
 from launch import cli, config_flag
 from tests.compare import refuses
 from tests.launch.processes import ROOT
-from zoo.config.optimizers import warmup_steps
 from zoo.config.read import read
+from zoo.training.optimizers import warmup_steps
 
 CONFIGS = '--config=configs'
 

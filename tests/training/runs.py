@@ -17,7 +17,7 @@ import configs
 import zoo
 from zoo.config.read import to_content
 from zoo.config.run import Run
-from zoo.config.sharding import replicate
+from zoo.sharding import replicate
 from zoo.training import experiment as experiments
 from zoo.training import loop, run, stacking
 from zoo.training.sweeps import run as sweep_run

@@ -19,15 +19,15 @@ from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import curve_key
 from tests.training.runs import small_config
-from zoo.config import sharding
+from zoo import sharding
 from zoo.config.read import read, to_json
-from zoo.config.sharding import make_mesh, replicated
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.objectives import build_objective, numbers_of
 from zoo.objectives.losses import predicted
 from zoo.reports.style import drawing_of
+from zoo.sharding import make_mesh, replicated
 from zoo.training import against_baselines, sweep, table, train
 from zoo.training.against_baselines import compare_models, num_compared
 from zoo.training.experiment import build

@@ -15,12 +15,11 @@ from tests.compare import refuses
 from tests.compiled import built
 from tests.training.runs import Loops, small_config
 from tests.training.test_step import Run
-from zoo.config import curricula
-from zoo.config.curricula import Stage, stage_at
 from zoo.config.read import read
-from zoo.config.sharding import make_mesh
-from zoo.objectives import build_objective, numbers_of
+from zoo.objectives import build_objective, curricula, numbers_of
+from zoo.objectives.curricula import Stage, stage_at
 from zoo.objectives.stages import FirstFeatures, draw_lengths
+from zoo.sharding import make_mesh
 from zoo.training.experiment import validate
 
 

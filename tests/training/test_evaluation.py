@@ -8,8 +8,8 @@ import pytest
 
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo.config.sharding import on_mesh
 from zoo.measure.statistics import estimate
+from zoo.sharding import on_mesh
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import Sampled, evaluate, finish_evaluation
 from zoo.training.experiment import build

@@ -14,8 +14,8 @@ from tests.compare import assert_close
 from tests.marks import FULL
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
-from zoo.config.sharding import warn_of_unsplit
 from zoo.core import registry
+from zoo.sharding import warn_of_unsplit
 from zoo.training import train, validate
 
 

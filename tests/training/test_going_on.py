@@ -23,17 +23,17 @@ from tests.training.runs import (
   share_programs,
   small_config,
 )
-from zoo.config.own import METRICS
 from zoo.config.read import FIELDS
 from zoo.config.run import Named
 from zoo.config.saved import other_function
-from zoo.config.sharding import on_mesh
 from zoo.core.errors import RunError, UserError
+from zoo.sharding import on_mesh
 from zoo.storage import checkpoints
 from zoo.training import grid, run, sweep
 from zoo.training.compilation import make_training
 from zoo.training.experiment import build
 from zoo.training.initial import initial_weights
+from zoo.training.metrics import METRICS
 from zoo.training.records import read_lines
 from zoo.training.stacking import make_many
 

@@ -13,8 +13,8 @@ import zoo
 from tests.marks import FULL, mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
-from zoo.config.sharding import on_mesh
 from zoo.host.interruption import Interruption
+from zoo.sharding import on_mesh
 from zoo.training import against_baselines, many
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import make_training

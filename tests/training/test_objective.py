@@ -16,11 +16,11 @@ from tests.settings import isotropic
 from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
 from zoo.config.read import read
-from zoo.config.sharding import make_mesh
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives import Sampled, build_objective, numbers_of
 from zoo.objectives.base import sample
 from zoo.objectives.losses import trained_losses
+from zoo.sharding import make_mesh
 from zoo.training.experiment import validate
 
 _AUTO = jax.sharding.AxisType.Auto

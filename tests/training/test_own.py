@@ -25,15 +25,15 @@ from tests.training.runs import (
   small_config,
 )
 from tests.training.test_by_hand import assert_close, parameters
-from zoo.config.own import METRICS, OBJECTIVES
 from zoo.config.read import read
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.registry import MODELS
-from zoo.objectives import batch_parts, build_objective
+from zoo.objectives import build_objective, lanes
+from zoo.objectives.functions import OBJECTIVES
 from zoo.training import run_plots, sweep
-from zoo.training.evaluation import own_metrics
 from zoo.training.experiment import build, validate
 from zoo.training.hooks import Event, numbers_of_hooks
+from zoo.training.metrics import METRICS, own_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -185,9 +185,9 @@ def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
   run = experiment.config
   sizes = sum(leaf.size for leaf in jax.tree.leaves(weights))
   work = sizes * config.train.batch_size * (task.context_length + 1)
-  monkeypatch.setattr(batch_parts, '_LEAST_PRODUCTS', 2 * work)
-  assert batch_parts.num_lanes(run, task, mesh, weights) == 1
-  assert batch_parts.num_lanes(run, task, mesh, [weights] * 2) > 1
+  monkeypatch.setattr(lanes, '_LEAST_PRODUCTS', 2 * work)
+  assert lanes.num_lanes(run, task, mesh, weights) == 1
+  assert lanes.num_lanes(run, task, mesh, [weights] * 2) > 1
   rows = sweep(config, points, tmp_path / 'sweep', hooks=[Watches()])
   assert rows is not None
   zoo.train(config, tmp_path / 'alone')

@@ -11,9 +11,9 @@ from tests.built import abstract_of, model_of, task_of
 from tests.marks import SLOW
 from tests.training.runs import small_config
 from zoo.config.read import read
-from zoo.config.sharding import make_mesh
 from zoo.objectives import build_objective, numbers_of
-from zoo.objectives.batch_parts import num_lanes
+from zoo.objectives.lanes import num_lanes
+from zoo.sharding import make_mesh
 
 
 def _config(**changes):

@@ -15,8 +15,6 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.config.optimizers import OPTIMIZERS
-from zoo.config.sharding import replicate, shardings_of
 from zoo.core import registry
 from zoo.core.draws import (
   CURVE_STREAM,
@@ -26,8 +24,10 @@ from zoo.core.draws import (
   stream_of,
 )
 from zoo.objectives import numbers_of
+from zoo.sharding import replicate, shardings_of
 from zoo.training.compilation import make_training
 from zoo.training.experiment import build
+from zoo.training.optimizers import OPTIMIZERS
 from zoo.training.step import run_steps
 
 

@@ -28,13 +28,13 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
-from zoo.config.own import METRICS
 from zoo.config.read import read
 from zoo.core.tables import format_seconds
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
 from zoo.training.many import Member
+from zoo.training.metrics import METRICS
 from zoo.training.sweeps import groups
 from zoo.training.sweeps import run as sweep_run
 from zoo.training.sweeps.points import (

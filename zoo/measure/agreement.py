@@ -58,8 +58,7 @@ def is_of_library(model: nnx.Module, task: Task) -> bool:
   parts = getattr(task, 'tasks', ())  # A mixture has further tasks.
   classes |= {type(part) for part in (task, *parts)}
   return all(
-    registry.is_of_library(cls) or cls.__module__.startswith('flax.')
-    for cls in classes
+    registry.is_of_library(cls) or cls.__module__.startswith('flax.') for cls in classes
   )
 
 

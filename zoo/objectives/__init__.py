@@ -10,7 +10,6 @@
 the task, the model and the other fields of the config.
 """
 
-from zoo.config.own import OBJECTIVES
 from zoo.config.run import Run
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import check_registered
@@ -18,9 +17,10 @@ from zoo.objectives.base import Objective as Objective
 from zoo.objectives.base import StepInputs as StepInputs
 from zoo.objectives.base import numbers_of as numbers_of
 from zoo.objectives.exact import Exact as Exact
+from zoo.objectives.functions import OBJECTIVES
+from zoo.objectives.functions import OfFunction as OfFunction
+from zoo.objectives.functions import PerPrompt as PerPrompt
 from zoo.objectives.nll import Likelihood as Likelihood
-from zoo.objectives.own import OfFunction as OfFunction
-from zoo.objectives.own import PerPrompt as PerPrompt
 from zoo.objectives.rows import Rows as Rows
 from zoo.objectives.sampled import Sampled as Sampled
 

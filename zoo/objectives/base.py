@@ -12,9 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from zoo import theory
-from zoo.config.curricula import Stage
 from zoo.config.run import Run
-from zoo.config.sharding import split_prompts, split_statistics
 from zoo.core import draws
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
@@ -22,6 +20,8 @@ from zoo.core.protocols import BaseTask, FollowsRule, Model, Task, predicts_all
 from zoo.core.statistics import Statistics
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
+from zoo.objectives.curricula import Stage
+from zoo.sharding import split_prompts, split_statistics
 
 
 class StepInputs(NamedTuple):

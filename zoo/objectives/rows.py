@@ -12,7 +12,7 @@ from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
-from zoo.objectives.own import PerPrompt
+from zoo.objectives.functions import PerPrompt
 
 
 class Rows(PerPrompt):

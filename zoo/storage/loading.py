@@ -21,7 +21,6 @@ from ml_collections import ConfigDict
 from zoo.config.building import abstract_parts, build_model, build_task
 from zoo.config.read import read
 from zoo.config.run import Run
-from zoo.config.sharding import sharding_to_load
 from zoo.core.errors import (
   RunError,
   UserError,
@@ -40,6 +39,7 @@ from zoo.host.files import (
   read_text,
   shipped_checkpoints,
 )
+from zoo.sharding import sharding_to_load
 from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
   FORMAT,

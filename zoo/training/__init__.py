@@ -6,8 +6,8 @@ measurements of evaluation.py; many.py maps the step and the measurements over i
 models. Each run and each group compiles a program of its own.
 """
 
-from zoo.config.curricula import Stage as Stage
 from zoo.host.parts import Part as Part
+from zoo.objectives.curricula import Stage as Stage
 from zoo.training.experiment import Experiment as Experiment
 from zoo.training.experiment import build as build
 from zoo.training.experiment import validate as validate

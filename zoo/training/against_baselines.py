@@ -16,11 +16,11 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from zoo.config.run import Run
-from zoo.config.sharding import on_mesh, where_compared
 from zoo.core.errors import UserError, in_one_line, is_exhausted
 from zoo.host import processes
 from zoo.host.files import read_json
 from zoo.measure.comparison import MODEL, Comparison, compare_all
+from zoo.sharding import on_mesh, where_compared
 from zoo.storage.workdir import CONFIG, change_config
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Event

@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from zoo.config.curricula import log_unended
-from zoo.config.sharding import (
+from zoo.core.draws import TRAIN_STREAM, stream_of
+from zoo.objectives import StepInputs, numbers_of
+from zoo.objectives.curricula import log_unended
+from zoo.objectives.lanes import num_lanes
+from zoo.sharding import (
   State,
   on_mesh,
   replicate,
   stays_in_shape,
   warn_of_unsplit,
 )
-from zoo.core.draws import TRAIN_STREAM, stream_of
-from zoo.objectives import StepInputs, numbers_of
-from zoo.objectives.batch_parts import num_lanes
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
 from zoo.training.experiment import Experiment
 from zoo.training.initial import init_state

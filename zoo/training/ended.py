@@ -18,15 +18,15 @@ from flax import nnx
 from zoo.config.read import to_content
 from zoo.config.run import Run
 from zoo.config.saved import changed_fields
-from zoo.config.sharding import on_mesh, replicated
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.host import processes
 from zoo.host.files import finite_or_null, read_json
+from zoo.sharding import on_mesh, replicated
 from zoo.storage.workdir import CONFIG, change_config
-from zoo.training.evaluation import own_metrics
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Event
+from zoo.training.metrics import own_metrics
 from zoo.training.summary import Summary, write_summary
 
 # A run that has ended is measured again if one of these fields changes.

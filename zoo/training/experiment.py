@@ -22,17 +22,15 @@ from zoo.config.building import (
   with_full_path,
   within_memory,
 )
-from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import (
-  build_optimizer,
-  check_groups,
-  check_optimizer,
-  roles_of,
-)
-from zoo.config.own import METRICS
 from zoo.config.read import Readable, read
 from zoo.config.run import Run
-from zoo.config.sharding import (
+from zoo.core.errors import UserError
+from zoo.core.protocols import Model, Task
+from zoo.core.registry import check_registered
+from zoo.core.roles import parameter_roles, shared_paths
+from zoo.objectives import Objective, build_objective
+from zoo.objectives.curricula import check_curriculum
+from zoo.sharding import (
   State,
   as_layers_ask,
   check_heads,
@@ -41,11 +39,13 @@ from zoo.config.sharding import (
   split_heads,
   split_over_data,
 )
-from zoo.core.errors import UserError
-from zoo.core.protocols import Model, Task
-from zoo.core.registry import check_registered
-from zoo.core.roles import parameter_roles, shared_paths
-from zoo.objectives import Objective, build_objective
+from zoo.training.metrics import METRICS
+from zoo.training.optimizers import (
+  build_optimizer,
+  check_groups,
+  check_optimizer,
+  roles_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,8 @@ from zoo.config.run import Run
 from zoo.core.errors import RunError, UserError, check_object
 from zoo.core.protocols import Model
 from zoo.host.files import finite_or_null
-from zoo.training.evaluation import is_evaluated, is_number
+from zoo.training.evaluation import is_evaluated
+from zoo.training.metrics import is_number
 from zoo.training.summary import Summary
 
 

@@ -11,9 +11,9 @@ from jaxtyping import PyTree
 
 from zoo.config.read import read
 from zoo.config.saved import other_function
-from zoo.config.sharding import State, shardings_of
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
+from zoo.sharding import State, shardings_of
 from zoo.storage.checkpoints import check_same_arrays, shapes_of
 from zoo.storage.loading import identity_of, load
 from zoo.training.experiment import Experiment, create

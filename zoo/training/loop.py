@@ -11,8 +11,8 @@ import numpy as np
 
 from zoo.config.building import within_memory
 from zoo.config.run import Run
-from zoo.config.sharding import State, on_mesh
 from zoo.host.interruption import Interruption
+from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import kept_steps
 from zoo.training.compilation import Training, advance
 from zoo.training.evaluation import Fetched, Measured, evaluate

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from absl import logging
 
-from zoo.config.sharding import State, on_mesh
 from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
+from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import Training

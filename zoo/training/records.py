@@ -17,7 +17,6 @@ from typing import Any
 import jax
 
 from zoo.config.run import Run
-from zoo.config.sharding import State
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
 from zoo.host.files import (
@@ -29,6 +28,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.progress import progress_bar
+from zoo.sharding import State
 from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.storage.workdir import has_config, write_config
 from zoo.training.hooks import Event, Hook

@@ -9,13 +9,13 @@ import numpy as np
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo.config.own import OBJECTIVES
 from zoo.config.read import read
 from zoo.core import losses
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Task
 from zoo.core.registry import create_task
 from zoo.host.files import read_json
+from zoo.objectives.functions import OBJECTIVES
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import BaseTask, FunctionClass, is_squared
 

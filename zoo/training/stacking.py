@@ -20,7 +20,11 @@ from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
 from zoo.config.run import Run
-from zoo.config.sharding import (
+from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Task
+from zoo.objectives import StepInputs
+from zoo.sharding import (
   State,
   axis_of_models,
   on_mesh,
@@ -29,10 +33,6 @@ from zoo.config.sharding import (
   stack_abstract,
   stays_in_shape,
 )
-from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.core.learning_rule import LearningRule
-from zoo.core.protocols import Task
-from zoo.objectives import StepInputs
 from zoo.training.compilation import Training, step_of
 from zoo.training.evaluation import (
   Evaluation,

@@ -13,19 +13,19 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from zoo.config.curricula import stage_at
-from zoo.config.optimizers import (
+from zoo.core.protocols import Predictor
+from zoo.core.roles import shared_paths
+from zoo.objectives import StepInputs
+from zoo.objectives.curricula import stage_at
+from zoo.sharding import State, gathered, replicated, shardings_of
+from zoo.training.experiment import Experiment
+from zoo.training.optimizers import (
   averages,
   build_optimizer,
   roles_of,
   trained_weights,
   unfrozen,
 )
-from zoo.config.sharding import State, gathered, replicated, shardings_of
-from zoo.core.protocols import Predictor
-from zoo.core.roles import shared_paths
-from zoo.objectives import StepInputs
-from zoo.training.experiment import Experiment
 
 # The loss of a step maps a model, the key of the step and the numbers to a number.
 Loss = Callable[[Predictor, Key[Array, ''], StepInputs], Float[Array, '']]

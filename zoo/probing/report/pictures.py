@@ -32,7 +32,7 @@ from zoo.probing.report.probe import Report
 from zoo.probing.report.summaries import opening, tables
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.rows import RowPoint, plot_rows
+from zoo.reports.interval_plots import RowPoint, plot_rows
 from zoo.reports.style import (
   BASELINES,
   BLUE,
