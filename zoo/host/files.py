@@ -247,19 +247,6 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
       os.close(folder)
 
 
-def create(path: pathlib.Path, content: str) -> None:
-  """Creates a file if it is missing; of several processes only one creates it.
-
-  A process that finds the file may read it empty for a moment. It raises OSError.
-  """
-  with contextlib.suppress(FileExistsError):
-    if is_url(path):
-      gcs().create(path, content)
-    else:
-      with path.open('x', encoding='utf-8') as file:
-        file.write(content)
-
-
 def names_in(folder: pathlib.Path) -> set[str]:
   """Returns the names in a folder, none if it does not exist; raises OSError."""
   try:

@@ -70,11 +70,6 @@ def bucket_path(url: str) -> BucketPath:
   return path
 
 
-def create(path: pathlib.Path, content: str) -> None:
-  """Creates an object; raises FileExistsError if there is one."""
-  fsspec.filesystem('gcs').pipe_file(str(path), content.encode(), mode='create')
-
-
 def names_below(folder: pathlib.Path) -> list[str]:
   """Returns the names of all objects in a folder, relative to it and sorted."""
   prefix = len(str(folder).removeprefix('gs://')) + 1
