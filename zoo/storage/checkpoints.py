@@ -114,8 +114,8 @@ class Checkpoints:
     return self
 
   def __exit__(self, kind: object, error: object, traceback: object) -> None:
-    if error is not None and (is_url(self._folder) or jax.process_count() > 1):
-      return  # The save would wait for processes or a bucket that may be lost.
+    if error is not None and jax.process_count() > 1:
+      return  # The save would wait for processes that may be lost.
     try:
       try:
         self.wait()

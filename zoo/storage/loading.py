@@ -32,7 +32,6 @@ from zoo.core.saved_arrays import array_name
 from zoo.host.files import (
   UnreadableFile,
   checkpoint_path,
-  is_url,
   read_bytes,
   read_json,
   read_text,
@@ -138,7 +137,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   if step is not None:
     step = check_count('step', step, minimum=0)
   path = checkpoint_path(path)
-  if path.suffix == weight_files.SUFFIX and not (is_url(path) or path.is_dir()):
+  if path.suffix == weight_files.SUFFIX and not path.is_dir():
     return _load_file(path, step)
   while True:
     together = _step_together(path, step)
@@ -165,7 +164,7 @@ def identity_of(
     RunError: If files are damaged.
   """
   path = checkpoint_path(path)
-  if path.suffix == weight_files.SUFFIX and not (is_url(path) or path.is_dir()):
+  if path.suffix == weight_files.SUFFIX and not path.is_dir():
     metadata, _ = weight_files.read(path)
     _, saved_step = _config_and_step(path, metadata, step)
     content = read_bytes(path)

@@ -5,7 +5,6 @@ the format of sha256sum, and is read only if all its checksums match.
 """
 
 import concurrent.futures
-import functools
 import hashlib
 import os
 import pathlib
@@ -32,9 +31,8 @@ _OF_COMMIT = '_CHECKPOINT_METADATA', 'commit_success.txt'
 def write_sums(folder: pathlib.Path) -> None:
   """Writes the checksums of all files of a step into it; raises OSError."""
   names = [name for name in names_below(folder) if name not in (SUMS, *_OF_COMMIT)]
-  digest = functools.partial(_checksum, sync=not is_url(folder))
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-    sums = [*threads.map(digest, [folder / name for name in names])]
+    sums = [*threads.map(_checksum, [folder / name for name in names])]
   lines = [f'{checksum}  {name}\n' for checksum, name in zip(sums, names, strict=True)]
   write_atomically(folder / SUMS, ''.join(lines))
 
@@ -74,11 +72,8 @@ def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | Non
     return f'{name} cannot be read: {said(error)}'
 
 
-def _checksum(file: pathlib.Path, sync: bool = False) -> str:
-  """Returns the checksum of a file; with `sync` the file is on the disk first."""
+def _checksum(file: pathlib.Path) -> str:
   with file.open('rb') as content:
-    if sync and os.name == 'posix':  # Windows refuses to sync a file opened to read.
-      os.fsync(content.fileno())
     return hashlib.file_digest(cast(Any, content), 'sha256').hexdigest()
 
 

@@ -81,7 +81,6 @@ def make_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
   Raises:
     UserError: If the workdir belongs to another config or another kind of program,
       holds something else, or cannot be written. Nothing is written then.
-    RunError: If it is in a bucket that cannot be written.
   """
   try:
     names = names_in(workdir)
