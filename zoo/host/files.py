@@ -73,16 +73,9 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   change of the working directory then changes no place.
 
   Raises:
-    UserError: If `typed_path` refuses the path, or if it is relative and the working
-      directory has been deleted.
+    UserError: If `typed_path` refuses the path.
   """
-  typed = typed_path(path)
-  try:
-    return typed.absolute()
-  except FileNotFoundError as error:
-    raise UserError(
-      f'{str(typed)!r} is in no folder: the working directory was deleted'
-    ) from error
+  return typed_path(path).absolute()
 
 
 def typed_path(path: str | os.PathLike[str]) -> pathlib.Path:

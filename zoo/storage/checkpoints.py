@@ -81,7 +81,7 @@ class Checkpoints:
 
     Raises:
       RunError: If the newest step is damaged.
-      UserError: If the newest step was saved by another run, or under another number.
+      UserError: If the newest step was saved by another run.
       OSError: If the folder cannot be read.
     """  # noqa: DOC501
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
@@ -160,7 +160,13 @@ class Checkpoints:
     """  # noqa: DOC501
     self.wait()
     self._saving = step, before_commit
-    self.history = self._history_at(step)
+    launch = Launch(
+      from_step=self._from_step,
+      to_step=step,
+      changed=changed_fields(self._from_config, self._metadata['config']),
+      versions=self._metadata['versions'],
+    )
+    self.history = self._metadata.get('history', [*self._launches_before, launch])
     origin = {**self._metadata, 'step': step, 'history': self.history}
     items = {**state, 'origin': origin}
     try:
@@ -169,18 +175,6 @@ class Checkpoints:
       self._response = self._orbax.save_checkpointables_async(step, items, force=True)
     except Exception as error:
       raise self._not_written(error) from error
-
-  def _history_at(self, step: int) -> list[Launch]:
-    """Returns the history of a step that this launch saves."""
-    if 'history' in self._metadata:
-      return self._metadata['history']
-    launch = Launch(
-      from_step=self._from_step,
-      to_step=step,
-      changed=changed_fields(self._from_config, self._metadata['config']),
-      versions=self._metadata['versions'],
-    )
-    return [*self._launches_before, launch]
 
   def wait(self) -> None:
     """Waits until the last save is complete.
@@ -253,11 +247,6 @@ def _check_own(
 ) -> None:
   """Raises UserError unless a step, with the metadata `saved`, is one of this run."""
   check_format(folder, saved['format'])
-  if saved['step'] != int(folder.name):
-    raise UserError(
-      f'{folder} holds step {saved["step"]!r}, not step {folder.name}; give it its own '
-      'number again, or move it out of this folder'
-    )
   differing = differences(saved['config'], ConfigDict(wanted['config']))
   if saved.get('points') != wanted.get('points'):
     differing.append('points')

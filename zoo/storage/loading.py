@@ -30,7 +30,6 @@ from zoo.core.errors import (
 from zoo.core.registry import MODELS, TASKS
 from zoo.core.saved_arrays import array_name
 from zoo.host.files import (
-  UnreadableFile,
   checkpoint_path,
   read_bytes,
   read_json,
@@ -249,10 +248,7 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   reason = damage_of(folder, left_out=('optimizer/',))
   if reason is not None:
     raise damaged(folder, reason)
-  try:
-    metadata = read_json(folder / METADATA_FILE, dict)
-  except UnreadableFile as error:
-    raise damaged(folder, str(error)) from error
+  metadata = read_json(folder / METADATA_FILE, dict)
   config, saved_step = _config_and_step(folder, metadata, step)
   task, graph, state = _abstract(folder, config, saved_arrays(folder))
   try:

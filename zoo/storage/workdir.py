@@ -100,11 +100,9 @@ def make_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     write_config(workdir, config)
   except failures(workdir) as error:
-    reason = f'the workdir {workdir} cannot be written: {said(error)}'
-    kind_of_error = (
-      RunError if is_url(workdir) else UserError
-    )  # It may be out of reach.
-    raise kind_of_error(f'{reason}; {_OTHER}') from error
+    raise UserError(
+      f'the workdir {workdir} cannot be written: {said(error)}; {_OTHER}'
+    ) from error
 
 
 def _check_config(workdir: pathlib.Path, config: Any, kind: str) -> None:
