@@ -238,23 +238,16 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
   if reason := damage_of(newest):
     raise damaged(newest, reason)
   saved = read_json(newest / METADATA_FILE, dict)
-  _check_own(newest, saved, metadata)
-  return saved
-
-
-def _check_own(
-  folder: pathlib.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> None:
-  """Raises UserError unless a step, with the metadata `saved`, is one of this run."""
-  check_format(folder, saved['format'])
-  differing = differences(saved['config'], ConfigDict(wanted['config']))
-  if saved.get('points') != wanted.get('points'):
+  check_format(newest, saved['format'])
+  differing = differences(saved['config'], ConfigDict(metadata['config']))
+  if saved.get('points') != metadata.get('points'):
     differing.append('points')
   if differing:
     raise UserError(
-      f'{folder} was saved by a run of another config, and cannot be resumed from '
+      f'{newest} was saved by a run of another config, and cannot be resumed from '
       f'here; it differs in {shown(differing)}; move it out of this folder'
     )
+  return saved
 
 
 def check_format(folder: pathlib.Path, number: object) -> None:

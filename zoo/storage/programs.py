@@ -27,9 +27,9 @@ _FOLDER = 'programs'
 
 def saved_programs(workdir: pathlib.Path) -> list[list[str]]:
   """Returns the points of each program that has saved a step, most advanced first."""
-  newest = [saved[0] for folder in _folders(workdir) if (saved := saved_steps(folder))]
-  newest.sort(key=lambda step: int(step.name), reverse=True)
-  return [_names_in(step) for step in newest]
+  programs = steps_together(workdir)
+  newest_first = sorted(programs, key=lambda p: int(programs[p][-1].name), reverse=True)
+  return [[*names] for names in newest_first]
 
 
 def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
