@@ -14,6 +14,8 @@ Variants, which can be joined by commas:
   is also named.
 - `set` has tokens of x and y in one, no positions, no causal mask and the loss of the
   query alone, like a prior-data fitted network.
+- `garg` is a small copy of the noisy linear regression of Garg et al.: four layers of
+  width 64, 5 features, up to 20 examples. It trains in minutes (docs/garg.md).
 - `task=NAME` trains on another task, with that task's own sizes.
 
 The task is linear regression without noise, with 5 features, 10 examples and the prior
@@ -33,6 +35,7 @@ SIZES = {
   'gpt2_tiny': (3, 64, 2),
   'gpt2_small': (6, 128, 4),
   'gpt2': (12, 256, 8),
+  'garg': (4, 64, 4),
 }
 VARIANTS = *SIZES, 'looped', 'set'
 
@@ -97,6 +100,9 @@ def get_config(variant: str = '') -> ConfigDict:
   config.optimizer.warmup_share, config.optimizer.warmup_steps = 0.1, 200
   config.optimizer.clip_norm = 1.0
   config.train.batch_size = 256
+  if 'garg' in names:
+    config.task.context_length, config.task.noise_std = 20, 0.5
+    config.train.num_steps, config.train.batch_size = 3000, 64
   return common.with_variant(config, variant, own=VARIANTS)
 
 

@@ -10,6 +10,7 @@ The folder docs/results keeps the results of long runs:
   `atlas` and `/atlas` of studies/atlas/README.md.
 - `strategies.csv` and `strategies_clusters.csv`, from `launch.strategies`.
 - `figure_NAME.csv`, from `launch.headlines`.
+- `examples_NAME.csv`, which `launch.plot --against=examples` wrote beside a picture.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def main() -> None:
 def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   """Returns the content of each picture, table and page, by its path."""
   # Imported here so that a mistyped flag is reported at once.
+  from matplotlib.ticker import MaxNLocator
+
   from benchmarks.deviations import plot_deviations
   from studies import atlas
   from studies.strategies import phases
@@ -98,6 +101,12 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     name = file.stem.removeprefix('figure_')
     panels = plots.from_csv(name, read_text(file)).panels
     made[docs / 'images' / f'{name}.png'] = _png(plots.render_figure(panels))
+  for file in sorted((docs / 'results').glob('examples_*.csv')):
+    name = file.stem.removeprefix('examples_')
+    panels = plots.from_csv(name, read_text(file)).panels
+    (axes,) = plots.plot_panels(panels, len(panels), 3.5)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    made[docs / 'images' / f'{name}.png'] = _png(drawing_of(axes))
   if cells.is_file():
     rows = atlas.from_csv(read_text(cells), str(cells))
     figures = atlas.draw(rows)

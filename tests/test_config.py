@@ -44,12 +44,13 @@ def test_that_of_urns_passes_which_have_no_features():
 
 
 @pytest.mark.parametrize(
-  'variant', mostly_full(['looped', 'set'], ['gpt2'], slow=['gpt2_tiny'])
+  'variant', mostly_full(['looped', 'set', 'garg'], ['gpt2'], slow=['gpt2_tiny'])
 )
 def test_the_variants_of_transformers_pass(variant):
   config = configs.get_config('transformer', f'smoke,{variant}')
   validate(config)
-  assert config.model.num_layers == {'gpt2': 12, 'looped': 1}.get(variant, 3)
+  layers = {'gpt2': 12, 'looped': 1, 'garg': 4}
+  assert config.model.num_layers == layers.get(variant, 3)
 
 
 def test_a_transformer_of_two_sizes_is_refused():
