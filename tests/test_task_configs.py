@@ -80,7 +80,7 @@ def test_the_file_of_a_model_has_the_fields_of_its_class(name):
   section, own = model_section(name), config.model
   assert own.keys() == section.keys()
   assert [own.get_type(key) for key in own] == [section.get_type(key) for key in own]
-  # Its own number, which the README's picture has; everything else is the default.
+  # Its own number, which the picture risk.png has; everything else is the default.
   differing = {key for key in own if own.to_dict()[key] != section.to_dict()[key]}
   assert differing == ({'num_heads'} if name == 'multi_head_lsa' else set())
   assert (config.model.name, config.train.num_steps) == (name, 20)
