@@ -70,7 +70,7 @@ class Experiment:
   model: Model
   objective: Objective
   mesh: Mesh
-  graphs: Mapping[str, nnx.GraphDef]
+  graphs: Mapping[str, nnx.GraphDef[Any]]
   asked: State
   abstract: State
 
@@ -164,7 +164,7 @@ def _check_batch(config: Run, mesh: Mesh) -> None:
 
 def abstract_state(
   config: Run, task: Task, mesh: Mesh
-) -> tuple[dict[str, nnx.GraphDef], State]:
+) -> tuple[dict[str, nnx.GraphDef[Any]], State]:
   """Returns the graphs of model and optimizer, and their states as abstract arrays.
 
   Both results are dictionaries with the keys 'model' and 'optimizer'.
@@ -189,7 +189,7 @@ def abstract_state(
 
 def create(
   config: Run, task: Task, key: Key[Array, ''], weights: PyTree | None = None
-) -> dict[str, Model | nnx.Optimizer]:
+) -> dict[str, Model | nnx.Optimizer[Any]]:
   """Returns the model of a config and its optimizer, as a dictionary.
 
   Args:
