@@ -89,6 +89,11 @@ def build(config: Readable, devices: Sequence[Any] | None = None) -> Experiment:
     UserError: If a field is wrong, or does not fit another field, the task, the model
       or the devices. The message names the field, its value, and what is allowed.
     RunError: If the memory is not enough for these checks.
+
+  Example:
+    >>> experiment = zoo.training.build(zoo.default_config('yq_lsa'))
+    >>> type(experiment.objective).__name__, experiment.task.num_features
+    ('Sampled', 10)
   """
   config = read(config)
   return _build_on(config, make_mesh(config, devices))
