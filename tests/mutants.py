@@ -205,7 +205,7 @@ a run that resumes loses the last line of its records
   - if line['step'] <= step]
   + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/stacking.py: training/test_evaluation.py training/test_sweeps.py
+  zoo/training/sweeps/stacking.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split along its shortest axis
@@ -293,7 +293,7 @@ the summary of a point of a sweep is written before its weights
   - save_result(folder, config.train.num_steps, state, metadata)
   + write_summary(folder, summary), save_result(folder, summary['step'], state, {})
 points side by side are trained on the prompts of each other's seeds
-  zoo/training/stacking.py: training/test_sweeps.py
+  zoo/training/sweeps/stacking.py: training/test_sweeps.py
   - return jnp.stack([stream_of(config.seed, stream) for config in configs])
   + return jnp.stack([stream_of(config.seed, stream) for config in configs[::-1]])
 a model is evaluated on the examples with which it is trained

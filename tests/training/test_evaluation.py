@@ -13,7 +13,7 @@ from zoo.sharding import on_mesh
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import Sampled, evaluate, finish_evaluation
 from zoo.training.experiment import build
-from zoo.training.stacking import finish_many, make_many
+from zoo.training.sweeps.stacking import finish_many, make_many
 
 
 def made(config):

@@ -157,6 +157,8 @@ def _mistake(said: str, content: Mapping[str, Any]) -> UserError:
     return unknown_name(
       'field of the config', f'{name}.{unknown[1]}'.lstrip('.'), FIELDS
     )
+  if not name:  # This is for messages that a later msgspec may word otherwise.
+    return UserError(f'the config cannot be read: {said}')
   section, _, field = name.rpartition('.')
   value = content[section][field] if section else content[name]
   wanted = FIELDS[name].words if name in FIELDS else 'a section with fields'

@@ -52,7 +52,6 @@ class Sampled(NamedTuple):
   metrics: dict[str, Any]
 
 
-NOT_SAMPLED = Sampled({}, {})
 # `evaluate` returns a pair: what was sampled, and the learning rule or exact form of
 # the model, from which its exact risk follows. A `Measured` is such a pair on the
 # devices, and a `Fetched` is its copy on the host, with arrays of NumPy.
@@ -166,7 +165,7 @@ def evaluate(
   Returns:
     What was measured, on the devices.
   """
-  sampled = NOT_SAMPLED
+  sampled = Sampled({}, {})
   if evaluation.is_sampled and is_evaluated(config, step):
     sampled = evaluation.sample(model_state, evaluation.inputs)
   return sampled, evaluation.rule(model_state)

@@ -17,9 +17,9 @@ from zoo import theory
 from zoo.config.read import to_content
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
-from zoo.storage.programs import saved_programs, saved_steps
+from zoo.storage.together import saved_programs, saved_steps
 from zoo.training.experiment import Experiment
-from zoo.training.many import Member
+from zoo.training.sweeps.many import Member
 
 
 def points_of(part: Part, experiments: Sequence[Experiment]) -> list[int]:

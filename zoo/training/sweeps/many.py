@@ -1,8 +1,8 @@
 """The run of many models that are trained side by side, in one program.
 
 Each model is trained as it would be alone, except that sums are added in another order.
-`zoo.training.stacking` makes the program. A model that is not finite any more is lost,
-and the others go on.
+`zoo.training.sweeps.stacking` makes the program. A model that is not finite any more is
+lost, and the others go on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zoo.training.evaluation import Risks, evaluate
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
-from zoo.training.records import Progress, Records, Saves, risk_of
+from zoo.training.records import Progress, Records, risk_of
 from zoo.training.run import (
   NotFiniteError,
   divergence_of,
@@ -36,7 +36,7 @@ from zoo.training.run import (
   restored,
   wrong_prompts,
 )
-from zoo.training.stacking import finish_many
+from zoo.training.saves import Saves
 from zoo.training.step import finite_models
 from zoo.training.summary import (
   Divergence,
@@ -46,6 +46,7 @@ from zoo.training.summary import (
   summarise,
   write_divergence,
 )
+from zoo.training.sweeps.stacking import finish_many
 
 
 class Member(NamedTuple):
@@ -118,7 +119,7 @@ def train_many(
           events.append(record(event, [records[i], *hooks]))
       line = events[0].metrics
       progress.show(line['step'], line['loss'], risk_of(line))
-      if chunk.is_saved:
+      if chunk.must_save:
         saves.save(loop.step, loop.state)
         with progress.hidden():
           for hook in hooks:

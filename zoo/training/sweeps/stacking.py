@@ -3,7 +3,7 @@
 The models share one computation over a first axis of their arrays and their numbers.
 They may have different seeds, learning rates and initial weights, and tasks that differ
 in numbers. `make_many` makes this computation, as `make_training` makes that of one
-model; `zoo.training.many` trains with it.
+model; `zoo.training.sweeps.many` trains with it.
 """
 
 from __future__ import annotations
