@@ -169,7 +169,7 @@ every batch of a curve has the same prompts
   - programs.sample(fresh(task), jax.random.fold_in(key, start), size)
   + programs.sample(fresh(task), key, size)
 a model may see the label that it predicts without breaking its contract
-  zoo/measure/contracts/checks.py: contracts/test_models.py
+  zoo/contracts/checks.py: contracts/test_models.py
   - y[:, k:] += 1
   + y[:, k + 1 :] += 1
 sampled labels have the variance of the noise as its standard deviation

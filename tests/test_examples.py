@@ -88,7 +88,7 @@ _SLOW = {
 _FULL_PACKAGES = ('zoo.probing.',)
 _FULL = {
   'studies.runner.load',
-  'zoo.measure.contracts.tasks.check_task',
+  'zoo.contracts.tasks.check_task',
   'zoo.models.tabular.Tabular',
   'zoo.tasks.tabular.Tabular',
   'zoo.training.hooks.Hook',

@@ -21,6 +21,8 @@ from zoo.config.defaults import default_config as default_config
 from zoo.config.optimizers import register_optimizer as register_optimizer
 from zoo.config.own import register_metric as register_metric
 from zoo.config.own import register_objective as register_objective
+from zoo.contracts import check_model as check_model
+from zoo.contracts import check_task as check_task
 from zoo.core import registry as _registry
 from zoo.core.errors import RunError as RunError
 from zoo.core.errors import UserError as UserError
@@ -36,8 +38,6 @@ from zoo.measure.calibration import calibration as calibration
 from zoo.measure.calibration import exchangeability as exchangeability
 from zoo.measure.calibration import likelihood as likelihood
 from zoo.measure.calibration import martingale as martingale
-from zoo.measure.contracts import check_model as check_model
-from zoo.measure.contracts import check_task as check_task
 from zoo.measure.curves import curve as curve
 from zoo.measure.predict import predict as predict
 from zoo.measure.predictive import distribution as distribution
@@ -187,6 +187,6 @@ def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
   # The public names of these rooms stand here. The rooms are in globals since they are
   # imported.
-  rooms = {'config', 'core', 'host', 'measure', 'sklearn', 'storage'}
+  rooms = {'config', 'contracts', 'core', 'host', 'measure', 'sklearn', 'storage'}
   names = {*globals(), *_OF_SCIKIT_LEARN} - of_typing - rooms
   return sorted(name for name in names if not name.startswith('_'))

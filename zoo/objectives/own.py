@@ -14,11 +14,11 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.config.building import Config
 from zoo.config.sharding import split_first_axis
-from zoo.core.errors import UserError, shown
+from zoo.contracts.checks import check_sampled, with_changes
+from zoo.core.errors import UserError, noted, shown
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
-from zoo.measure.contracts.checks import check_sampled, noted, with_changes
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives.base import Objective, StepInputs, in_type, sample
 from zoo.objectives.batch_parts import mean_loss

@@ -27,6 +27,8 @@ from jaxtyping import PyTree
 from zoo.config.building import Config, build_task
 from zoo.config.saved import differences, to_json
 from zoo.config.sharding import State, make_mesh, on_mesh
+from zoo.contracts.agreement import check_agreement
+from zoo.contracts.checks import check_sampled
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
@@ -35,8 +37,7 @@ from zoo.host import processes
 from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
-from zoo.measure.agreement import check_agreement
-from zoo.measure.contracts.checks import check_sampled, checked_baselines
+from zoo.measure.comparison import checked_baselines
 from zoo.objectives import OfFunction
 from zoo.storage.checkpoints import (
   Checkpoints,

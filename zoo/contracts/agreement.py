@@ -16,11 +16,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError
-from zoo.core.programs import compiled
-from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
-from zoo.measure.contracts.checks import (
+from zoo.contracts.checks import (
   Facts,
   check_close,
   check_facts,
@@ -28,10 +24,13 @@ from zoo.measure.contracts.checks import (
   check_sampled,
   facts_of,
   label_shape,
-  noted,
   with_examples,
 )
-from zoo.measure.contracts.mixers import check_mixer_forms
+from zoo.contracts.mixers import check_mixer_forms
+from zoo.core.errors import UserError, noted
+from zoo.core.programs import compiled
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.measure.predict import check_predictor
 from zoo.models.token_model import TokenModel
 from zoo.models.transformer import Transformer

@@ -10,17 +10,16 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError, in_one_line
-from zoo.core.programs import compiled
-from zoo.core.prompt import Prompt
-from zoo.core.registry import MIXERS
-from zoo.measure.contracts.checks import (
+from zoo.contracts.checks import (
   check_close,
   check_finite,
   check_floats,
   check_form,
-  noted,
 )
+from zoo.core.errors import UserError, in_one_line, noted
+from zoo.core.programs import compiled
+from zoo.core.prompt import Prompt
+from zoo.core.registry import MIXERS
 from zoo.mixers.mixer import Mixer
 from zoo.models.transformer import Transformer
 from zoo.theory.trust import QUICK_TO_COMPILE, changed_weights

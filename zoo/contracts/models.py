@@ -13,13 +13,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 
-from zoo.core.errors import UserError
-from zoo.core.programs import compiled
-from zoo.core.prompt import Prompt
-from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
-from zoo.core.saved_arrays import check_can_be_saved
-from zoo.measure import agreement
-from zoo.measure.contracts.checks import (
+from zoo.contracts.agreement import check_agreement
+from zoo.contracts.checks import (
   NUM_PROMPTS,
   Facts,
   check_close,
@@ -27,9 +22,13 @@ from zoo.measure.contracts.checks import (
   check_facts_after,
   facts_after,
   facts_of,
-  noted,
 )
-from zoo.measure.contracts.mixers import check_mixers
+from zoo.contracts.mixers import check_mixers
+from zoo.core.errors import UserError, noted
+from zoo.core.programs import compiled
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
+from zoo.core.saved_arrays import check_can_be_saved
 from zoo.measure.predict import check_predictor
 from zoo.theory.trust import changed_weights, check_rule, without_zeros
 
@@ -109,7 +108,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
     if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
   if isinstance(model, nnx.Module):
-    agreement.check_agreement(model, task)
+    check_agreement(model, task)
 
 
 def _prompt(name: str, task: Task) -> Prompt:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Key
 
 from zoo.core import losses
-from zoo.core.errors import UserError, check_name
+from zoo.core.errors import UserError, check_name, noted
 from zoo.core.learning_rule import AnyArray
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
@@ -22,7 +21,6 @@ from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.theory.trust import QUICK_TO_COMPILE
 
 NUM_PROMPTS = 8
-MODEL = 'model'  # The model has this name among the baselines.
 # The tolerance is relative to the largest prediction. Float32 sums in another order
 # differ by less.
 _REORDERED = 1e-3
@@ -30,66 +28,6 @@ _ROUNDING = 1e-3  # Probabilities may be off by this.
 
 # Facts are the predictions of a predictor in all of its ways, by name.
 Facts = dict[str, Any]
-
-
-@contextlib.contextmanager
-def noted(what: str, where: str = '') -> Iterator[None]:
-  """Adds a note to an error inside the block, which says what failed, and where.
-
-  The error stays what it is, with its traceback into the user's code. A UserError gets
-  no note, because its message says enough.
-
-  Raises:
-    UserError: If the block raises one.
-  """
-  try:
-    yield
-  except UserError:
-    raise
-  except Exception as error:
-    error.add_note(f'{what} failed{where}')
-    raise
-
-
-def by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
-  """Returns what a method of a task gives by name.
-
-  Args:
-    what: The name of the call in messages.
-    method: The method.
-
-  Raises:
-    UserError: If the method does not give a dictionary.
-  """
-  with noted(what):
-    items = method()
-  if not isinstance(items, Mapping):
-    raise UserError(f'{what} gives a {type(items).__name__}; it must be a dict by name')
-  return dict(items)
-
-
-def checked_baselines(task: Task) -> dict[str, Predictor]:
-  """Returns the baselines of a task, by name.
-
-  Raises:
-    UserError: If they are not predictors by name, or if one is named `model`.
-  """
-  name = type(task).__name__
-  baselines = by_name(f'{name}.baselines()', task.baselines)
-  if MODEL in baselines:
-    raise UserError(
-      f'{name} has a baseline named {MODEL}, the name of the model in comparisons; '
-      'rename it'
-    )
-  for key, baseline in baselines.items():
-    what = f'the baseline {key} of {name}'
-    if isinstance(baseline, type):
-      raise UserError(
-        f'{what} is the class {baseline.__name__}; create an object of it'
-      )
-    if not callable(baseline):
-      raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
-  return baselines
 
 
 def with_examples(number: int) -> str:

@@ -13,8 +13,21 @@ import numpy as np
 from absl import logging
 from jaxtyping import Array, Float
 
+from zoo.contracts.checks import (
+  NUM_PROMPTS,
+  Facts,
+  check_facts,
+  check_facts_after,
+  check_finite,
+  check_floats,
+  check_form,
+  check_prompts,
+  facts_after,
+  facts_of,
+  label_shape,
+)
 from zoo.core import trees
-from zoo.core.errors import UserError, check_count, check_object
+from zoo.core.errors import UserError, check_count, check_object, noted
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task, predicts_all
@@ -22,22 +35,7 @@ from zoo.core.tables import format_mean
 from zoo.estimators.baselines import HostBaseline, Zero
 from zoo.estimators.linear import Ridge
 from zoo.host.progress import progress_bar
-from zoo.measure.contracts.checks import (
-  NUM_PROMPTS,
-  Facts,
-  by_name,
-  check_facts,
-  check_facts_after,
-  check_finite,
-  check_floats,
-  check_form,
-  check_prompts,
-  checked_baselines,
-  facts_after,
-  facts_of,
-  label_shape,
-  noted,
-)
+from zoo.measure.comparison import by_name, checked_baselines
 from zoo.measure.curves import sample_losses, spread_lengths
 from zoo.measure.predict import Programs, one_pass
 from zoo.measure.statistics import estimate
