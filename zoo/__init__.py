@@ -41,7 +41,7 @@ from zoo.measure.calibration import martingale as martingale
 from zoo.measure.curves import curve as curve
 from zoo.measure.predict import predict as predict
 from zoo.measure.predictive import distribution as distribution
-from zoo.probing.instruments import check_instrument as check_instrument
+from zoo.probing.validate import check_instrument as check_instrument
 from zoo.storage.loading import load as load
 from zoo.storage.saving import export as export
 from zoo.storage.saving import save as save

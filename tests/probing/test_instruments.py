@@ -28,9 +28,9 @@ from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.measure.predict import Programs
 from zoo.measure.statistics import Estimate, plus_minus, wilson
-from zoo.probing import Planted, instruments, null_models
-from zoo.probing.instruments import Checked, _apart_from_null
+from zoo.probing import Planted, null_models, validate
 from zoo.probing.nearest_strategies.mixtures import nearest_mixture, sample_known
+from zoo.probing.validate import Checked, _apart_from_null
 from zoo.theory import constructions
 
 D, C = 3, 6
@@ -739,7 +739,7 @@ CASES = {
 def nulls_once():
   """Null models of the same task and trained model are made once."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(instruments, 'null_models', functools.cache(null_models))
+    patch.setattr(validate, 'null_models', functools.cache(null_models))
     yield
 
 

@@ -52,10 +52,6 @@ from zoo.probing.inside.reach import dead_sites as dead_sites
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
 from zoo.probing.inside.task_vectors import task_vectors as task_vectors
-from zoo.probing.instruments import Checked as Checked
-from zoo.probing.instruments import InstrumentCheck as InstrumentCheck
-from zoo.probing.instruments import Planted as Planted
-from zoo.probing.instruments import null_models as null_models
 from zoo.probing.nearest_algorithms.by_layer import LayerAlgorithms as LayerAlgorithms
 from zoo.probing.nearest_algorithms.by_layer import algorithms as algorithms
 from zoo.probing.nearest_algorithms.guesses import LearnedGuess as LearnedGuess
@@ -85,6 +81,10 @@ from zoo.probing.report.probe import baselines_of as baselines_of
 from zoo.probing.report.probe import probe as probe
 from zoo.probing.report.summaries import summary as summary
 from zoo.probing.scores import risks as risks
+from zoo.probing.validate import Checked as Checked
+from zoo.probing.validate import InstrumentCheck as InstrumentCheck
+from zoo.probing.validate import Planted as Planted
+from zoo.probing.validate import null_models as null_models
 
 
 def __dir__() -> list[str]:
@@ -93,10 +93,10 @@ def __dir__() -> list[str]:
   rooms = {
     'context',
     'inside',
-    'instruments',
     'nearest_algorithms',
     'nearest_strategies',
     'report',
     'scores',
+    'validate',
   }
   return sorted(name for name in {*globals()} - rooms if not name.startswith('_'))
