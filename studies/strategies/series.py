@@ -20,7 +20,7 @@ from zoo.probing.nearest_strategies.mixtures import (
   same_on,
   sample_known,
 )
-from zoo.probing.report.probe import baselines_of
+from zoo.probing.report import baselines_of
 
 # On so many prompts most predictors that are not the same predict differently.
 _NUM_TRIED = 64

@@ -47,12 +47,10 @@ GIVE_VALUES = {
   'intermediates',
   'latent_targets',
   'mean_attention',
-  'name_layer_algorithms',
   'null_models',
   'probe',  # of the instruments below
   'prune',
   'sites',
-  'summary',
   'updated_layer',
 }
 

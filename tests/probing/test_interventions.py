@@ -18,10 +18,10 @@ from tests.weights import drawn
 from zoo.measure.statistics import Estimate, Interval
 from zoo.probing import Effect, Effects, Rows
 from zoo.probing.inside.latents import PROMPT, LatentScore
-from zoo.probing.report import intervention_report, interventions
-from zoo.probing.report.intervention_pictures import CAPTIONS, plot_effects
-from zoo.probing.report.intervention_report import Interventions
-from zoo.probing.report.interventions import PARTS, _corrupt, sentence
+from zoo.reports.probe import intervention_report, interventions
+from zoo.reports.probe.intervention_pictures import CAPTIONS, plot_effects
+from zoo.reports.probe.intervention_report import Interventions
+from zoo.reports.probe.interventions import PARTS, _corrupt, sentence
 from zoo.reports.style import AMOUNTS, SIGNED
 
 

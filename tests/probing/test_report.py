@@ -22,21 +22,21 @@ from zoo.probing import (
   mean_attention,
   probe,
   sampled_algorithm,
-  summary,
 )
 from zoo.probing.nearest_algorithms.candidates import Candidates
 from zoo.probing.nearest_algorithms.sampled import GD, GD_BETA
-from zoo.probing.report.pictures import (
-  page,
-  pictures,
-  plot_attention,
-  plot_attention_on,
-)
-from zoo.probing.report.verdicts import (
+from zoo.probing.verdicts import (
   UNEXPLAINED,
   judge,
   judge_by_samples,
   name_nearest,
+)
+from zoo.reports.probe import summary
+from zoo.reports.probe.pictures import (
+  page,
+  pictures,
+  plot_attention,
+  plot_attention_on,
 )
 from zoo.reports.style import drawing_of
 from zoo.theory import constructions

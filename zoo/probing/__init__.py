@@ -74,12 +74,8 @@ from zoo.probing.nearest_strategies.mixtures import Strategies as Strategies
 from zoo.probing.nearest_strategies.mixtures import strategies as strategies
 from zoo.probing.nearest_strategies.shifts import TaskShift as TaskShift
 from zoo.probing.nearest_strategies.shifts import task_shift as task_shift
-from zoo.probing.report.algorithm_words import (
-  name_layer_algorithms as name_layer_algorithms,
-)
-from zoo.probing.report.probe import baselines_of as baselines_of
-from zoo.probing.report.probe import probe as probe
-from zoo.probing.report.summaries import summary as summary
+from zoo.probing.report import baselines_of as baselines_of
+from zoo.probing.report import probe as probe
 from zoo.probing.scores import risks as risks
 from zoo.probing.validate import Checked as Checked
 from zoo.probing.validate import InstrumentCheck as InstrumentCheck
@@ -98,5 +94,6 @@ def __dir__() -> list[str]:
     'report',
     'scores',
     'validate',
+    'verdicts',
   }
   return sorted(name for name in {*globals()} - rooms if not name.startswith('_'))

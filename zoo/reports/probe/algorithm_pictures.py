@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
-from zoo.probing.report.algorithm_words import NAMES
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.probe.algorithm_words import NAMES
 from zoo.reports.style import Ax
 
 _COLUMNS = 4  # So many maps stand side by side.

@@ -22,11 +22,11 @@ from zoo.models.tokens import token_names
 from zoo.probing.inside.effects import Effects
 from zoo.probing.inside.latents import LatentScore
 from zoo.probing.nearest_algorithms.by_layer import Readout
-from zoo.probing.report.algorithm_pictures import plot_layer_algorithms
-from zoo.probing.report.algorithm_words import NAMES
-from zoo.probing.report.interventions import HeadMeasurements
-from zoo.probing.report.pictures import named_tokens
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.probe.algorithm_pictures import plot_layer_algorithms
+from zoo.reports.probe.algorithm_words import NAMES
+from zoo.reports.probe.interventions import HeadMeasurements
+from zoo.reports.probe.pictures import named_tokens
 from zoo.reports.style import AMOUNTS, SIGNED, Figure, drawing_of
 
 TITLES = {

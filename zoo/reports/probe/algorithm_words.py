@@ -5,7 +5,7 @@ from __future__ import annotations
 from zoo.measure.statistics import Estimate
 from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
-from zoo.probing.report.verdicts import percent, shown_share
+from zoo.probing.verdicts import percent, shown_share
 
 # These algorithms take steps; all others are baselines of the task.
 NAMES = {
@@ -45,7 +45,8 @@ def name_layer_algorithms(readout: Readout) -> str:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
     >>> found = zoo.probing.algorithms(model, task, num_prompts=32, num_steps=1)
-    >>> sentence = zoo.probing.name_layer_algorithms(found.own)
+    >>> from zoo.reports.probe import name_layer_algorithms
+    >>> sentence = name_layer_algorithms(found.own)
   """
   last = len(readout.nearest) - 1
   alike = readout.nearest[last]

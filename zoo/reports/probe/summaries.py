@@ -16,9 +16,9 @@ from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
 from zoo.probing.nearest_algorithms.similarity import Alignment
 from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
-from zoo.probing.report.probe import Report
-from zoo.probing.report.verdicts import percent, shown_share
+from zoo.probing.report import Report
 from zoo.probing.scores import PairedRisks
+from zoo.probing.verdicts import percent, shown_share
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _LEFT_OUT = 'left out of this report', 'because'
@@ -45,7 +45,8 @@ def summary(report: Report) -> str:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
     >>> report = zoo.probing.probe(step, task, num_prompts=64, only=['risks'])
-    >>> print(zoo.probing.summary(report).splitlines()[0])
+    >>> from zoo.reports.probe import summary
+    >>> print(summary(report).splitlines()[0])
     Is it doing gradient descent? Unknown: its algorithm was not asked for.
   """
   parts = [opening(report)]

@@ -28,10 +28,10 @@ from zoo.probing.inside.attention_heads import Head
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
 from zoo.probing.nearest_algorithms.similarity import answers
 from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
-from zoo.probing.report.probe import Report
-from zoo.probing.report.summaries import opening, tables
+from zoo.probing.report import Report
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.probe.summaries import opening, tables
 from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BASELINES,

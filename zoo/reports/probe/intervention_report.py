@@ -16,8 +16,8 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.probing.inside.head_scores import HeadScore
 from zoo.probing.inside.latents import LatentScore
-from zoo.probing.report.intervention_pictures import CAPTIONS, TITLES, picture, table
-from zoo.probing.report.interventions import (
+from zoo.reports.probe.intervention_pictures import CAPTIONS, TITLES, picture, table
+from zoo.reports.probe.interventions import (
   PARTS,
   from_json,
   measure,

@@ -45,14 +45,14 @@ from zoo.probing.nearest_algorithms.sampled import (
 )
 from zoo.probing.nearest_algorithms.similarity import Alignment, alignment, has_rule
 from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
-from zoo.probing.report.verdicts import (
+from zoo.probing.scores import PairedRisks, risks
+from zoo.probing.verdicts import (
   judge,
   judge_by_baselines,
   judge_by_samples,
   name_nearest,
   takes_no_step,
 )
-from zoo.probing.scores import PairedRisks, risks
 from zoo.tasks.base import is_squared
 
 # The largest numbers of prompts: for losses, for each shifted task, and for the nearest

@@ -48,7 +48,7 @@ from zoo.probing.nearest_algorithms.by_layer import (
   algorithms,
   layer_rows,
 )
-from zoo.probing.report.algorithm_words import name_layer_algorithms
+from zoo.reports.probe.algorithm_words import name_layer_algorithms
 from zoo.tasks.base import is_squared
 
 PARTS = 'what_matters', 'heads', 'layers', 'latents'
