@@ -149,7 +149,7 @@ a word of features is not reversed
   - after(before[::-1], behind)
   + after(before, behind)
 the risk for labels has the mean square of what they are made from
-  zoo/theory/research/label_moments.py: theory/test_labels.py
+  studies/paper/label_moments.py: paper/test_labels.py
   - target_parts, square = ((a.a11, 1), (a.a10, 0)), a.a20
   + target_parts, square = ((a.a11, 1), (a.a10, 0)), prior.lengths**2
 the bound by heads hides the directions of least variance, not of most

@@ -78,7 +78,7 @@ _SLOW = {
   'zoo.theory.exact.exact_risks',
   'zoo.theory.exact.excess_risk',
   'zoo.theory.exact.form_risk',
-  'zoo.theory.research.asymptotic.softmax_pair',
+  'studies.paper.asymptotic.softmax_pair',
   'zoo.theory.risk.population_risk',
   'zoo.theory.sequential._curve',
   'zoo.theory.sequential.recurrence_curve',

@@ -79,7 +79,7 @@ def alignment(
 ) -> Alignment:
   """Compares a model, a learning rule or an estimator with another one on a task.
 
-  `theory.research.asymptotic.task_alignment` compares two tasks instead.
+  `studies.paper.asymptotic.task_alignment` compares two tasks instead.
 
   - Quantity: means over prompts of differences between predictions f and f', and
     between their gradients in x_q; `Alignment` has the formulas.

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from studies.paper.label_moments import Label, quadratic_risk
 from zoo.core.errors import check_name, check_same
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import Scalar, evaluate, risk, rule_of
 from zoo.theory.precision import double_precision
 from zoo.theory.quadratic_risk import QuadraticRisk, best_rule
-from zoo.theory.research.label_moments import Label, quadratic_risk
 
 OPTIMUM_GUESSES = 'free', 'zero'  # The initial guess is any one, or 0.
 
@@ -56,7 +56,7 @@ def label_risk(
       predicts differently from it, or has another number of features.
 
   Example:
-    >>> from zoo.theory.research import labels
+    >>> from studies.paper import labels
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
     >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
     >>> round(labels.label_risk(rule, task, label='sign'), 4)

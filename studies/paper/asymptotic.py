@@ -46,7 +46,7 @@ def task_alignment(train: Task, test: Task) -> float:
       of features, or if there is nothing to learn on `test`.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
     >>> round(asymptotic.task_alignment(task, task), 4)
     1.0
@@ -93,7 +93,7 @@ def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> flo
     UserError: If an argument is out of its range.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> round(asymptotic.depth_limit(ratio=1.0, num_steps=2), 4)
     0.3333
 
@@ -158,7 +158,7 @@ def pretraining(
     UserError: If an argument is out of its range.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> risks = asymptotic.pretraining(
     ...   context_ratio=10.0, task_ratio=0.5, sample_ratio=0.5, noise_variance=0.01
     ... )
@@ -227,7 +227,7 @@ def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
     UserError: If the task is not a `task_pool`.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> pool = zoo.tasks.TaskPool(num_features=2, context_length=3, num_tasks=4)
     >>> best = asymptotic.restricted_optimum(pool)
     >>> round(zoo.theory.exact_risk(best.rule, pool) - best.idg, 6)
@@ -307,7 +307,7 @@ def rotated_optimum(
       risk than float64 resolves.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> round(asymptotic.rotated_optimum([1.0, 2.0], context_length=3, num_steps=1), 4)
     1.5294
 
@@ -351,7 +351,7 @@ def rotated_limit(
       risk than float64 resolves.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> round(asymptotic.rotated_limit([1.0], ratio=1.0, num_steps=1), 4)
     0.5
 
@@ -425,7 +425,7 @@ def softmax_pair(
       prompt is not a `zoo.Prompt`, or if its labels have several entries.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
     >>> prompt = task.sample(jax.random.key(0), 4)
     >>> asymptotic.softmax_pair(prompt, step_size=1.0, sharpness=0.5).shape
@@ -460,7 +460,7 @@ def softmax_risk(task: Task) -> float:
       mean is not 0.
 
   Example:
-    >>> from zoo.theory.research import asymptotic
+    >>> from studies.paper import asymptotic
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
     >>> round(asymptotic.softmax_risk(task), 4)
     1.2

@@ -6,13 +6,13 @@ import pytest
 from flax import nnx
 
 import zoo
+from studies.paper import labels
+from studies.paper.label_moments import label_moments
 from tests.compare import refuses
 from tests.marks import mostly_full, mostly_slow
 from tests.settings import general, isotropic, random_rule
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
-from zoo.theory.research import labels
-from zoo.theory.research.label_moments import label_moments
 
 
 def smooth(v):
@@ -193,7 +193,7 @@ def test_refusals(unchecked, monkeypatch):
   with refuses('not finite everywhere'):
     labels.label_risk(rule, task, lambda v: np.exp(v**2 / 10))
   # As many intervals as there are by default take four seconds.
-  monkeypatch.setattr('zoo.theory.research.label_moments._MOST_INTERVALS', 50)
+  monkeypatch.setattr('studies.paper.label_moments._MOST_INTERVALS', 50)
   with refuses('changes too quickly'):
     labels.label_risk(rule, task, lambda v: np.sign(v - 1))
   with refuses('one number for each'):

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.integrate
 from jaxtyping import ArrayLike, Float
 
+from studies.paper.directions import normal_prior
 from zoo.core.errors import UserError, check_name
 from zoo.tasks.task_pool import TaskPool, require_isotropic
 from zoo.theory.quadratic_risk import (
@@ -18,7 +19,6 @@ from zoo.theory.quadratic_risk import (
   pool_prior,
   quadratic_form,
 )
-from zoo.theory.research.directions import normal_prior
 
 Label = str | Callable[[np.ndarray], ArrayLike]
 

@@ -12,12 +12,12 @@ import scipy.integrate
 import scipy.optimize
 
 import zoo
+from studies.paper import asymptotic, label_moments
 from tests.compare import refuses
 from tests.settings import isotropic
 from zoo import theory
 from zoo.tasks import TaskPool
 from zoo.theory.deep import trace_moments
-from zoo.theory.research import asymptotic, label_moments
 
 SIZES = 10, 20, 40, 80
 
