@@ -51,7 +51,6 @@ GIVE_VALUES = {
   'probe',  # of the instruments below
   'prune',
   'sites',
-  'updated_layer',
 }
 
 
@@ -265,26 +264,6 @@ def _linear_heads(model, task, seed):
   del seed
   found = probing.heads(model, task)
   return {'share': found[1].share, 'cost': found[1].pruning_cost}
-
-
-def _updates(model, task, seed):
-  prompt = task.sample(jax.random.key(seed), 4)
-  (update,) = probing.context_updates(model, prompt)
-  return {
-    'network': float(max(jnp.abs(moved).max() for moved in update.moved.values())),
-    'bias': float(jnp.abs(update.bias).max()),
-  }
-
-
-def _one_update(model, task, seed):
-  tokens = jax.random.normal(jax.random.key(seed), (4, C, 8))
-  update = probing.context_update(model.layers[0], tokens)
-  return float(jnp.abs(update.bias).max())
-
-
-def _no_mixing(model) -> None:
-  mixer = model.layers[0].mixer
-  mixer.out.kernel[...] = 0 * mixer.out.kernel[...]
 
 
 def _attention(model, task, seed):
@@ -564,19 +543,6 @@ CASES = {
     planted={
       'a dead head': (lambda: probing.prune(biased(), [1]), {'share': 0.0, 'cost': 0.0})
     },
-  ),
-  'context_updates': Case(
-    _updates,
-    planted={
-      'no mixing': (
-        lambda: _with(_transformer(), _no_mixing),
-        {'network': 0.0, 'bias': 0.0},
-      )
-    },
-  ),
-  'context_update': Case(
-    _one_update,
-    planted={'no mixing': (lambda: _with(_transformer(), _no_mixing), 0.0)},
   ),
   'head_scores': Case(
     _attention,

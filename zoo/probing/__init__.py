@@ -22,10 +22,6 @@ from zoo.probing.inside.circuits import Circuit as Circuit
 from zoo.probing.inside.circuits import CurvePoint as CurvePoint
 from zoo.probing.inside.circuits import Edge as Edge
 from zoo.probing.inside.circuits import circuit as circuit
-from zoo.probing.inside.context_update import ContextUpdate as ContextUpdate
-from zoo.probing.inside.context_update import context_update as context_update
-from zoo.probing.inside.context_update import context_updates as context_updates
-from zoo.probing.inside.context_update import updated_layer as updated_layer
 from zoo.probing.inside.edits import Add as Add
 from zoo.probing.inside.edits import Edit as Edit
 from zoo.probing.inside.edits import Mean as Mean
