@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 
 import zoo
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 
 task = zoo.create_task('linear_regression', num_features=2, context_length=4)
 
@@ -126,7 +126,7 @@ A 95 % interval should contain the truth in 95 % of repetitions. Each row of thi
 is a kind of estimate, on one model whose truth is known. Its last column is the share
 of 200 repetitions in which the interval contained the truth. The number after ± is the
 distance from this share to the farther end of Wilson's 95 % interval
-(`zoo.measure.statistics.wilson`). By the binomial test at 5 %, the shares
+(`zoo.measure.intervals.wilson`). By the binomial test at 5 %, the shares
 0.905 and 0.910 are below 0.95, and the other five are not seen to differ from it. The
 mean of the seven shares is 0.93, so these intervals are a little too narrow: they miss
 the truth in some 7 % of repetitions where 5 % is meant. For this reason the tests of

@@ -34,11 +34,11 @@ from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
 from zoo.host.gpu import leave_out_pass as _leave_out_pass
-from zoo.measure.calibration import calibration as calibration
-from zoo.measure.calibration import exchangeability as exchangeability
-from zoo.measure.calibration import likelihood as likelihood
-from zoo.measure.calibration import martingale as martingale
-from zoo.measure.curves import curve as curve
+from zoo.measure.bayesian import exchangeability as exchangeability
+from zoo.measure.bayesian import martingale as martingale
+from zoo.measure.calibrate import calibration as calibration
+from zoo.measure.curve import curve as curve
+from zoo.measure.likelihood import likelihood as likelihood
 from zoo.measure.predict import predict as predict
 from zoo.measure.predictive import distribution as distribution
 from zoo.probing.validate import check_instrument as check_instrument

@@ -12,7 +12,7 @@ from zoo.config.saved import to_json
 from zoo.core.errors import check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
-from zoo.measure.statistics import Estimate, estimate
+from zoo.measure.intervals import Estimate, estimate
 from zoo.probing.nearest_strategies.mixtures import (
   Known,
   check_mixture,

@@ -15,7 +15,7 @@ from tests.compare import refuses
 from tests.probing.models import table
 from tests.settings import isotropic
 from tests.weights import drawn
-from zoo.measure.statistics import Estimate, Interval
+from zoo.measure.intervals import Estimate, Interval
 from zoo.probing import Effect, Effects, Rows
 from zoo.probing.inside.latents import PROMPT, LatentScore
 from zoo.reports.probe import intervention_report, interventions

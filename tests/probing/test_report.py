@@ -16,7 +16,7 @@ from tests.settings import curve_key, general, isotropic
 from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.estimators.baselines import Zero
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing import (
   implicit_algorithm,
   mean_attention,

@@ -13,7 +13,7 @@ import zoo
 from tests.probing.models import PROGRAMS, TASK, assert_within, biased, keep
 from tests.settings import isotropic
 from zoo import theory
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing import probe
 from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.report import Report

@@ -28,7 +28,7 @@ from tests.settings import isotropic
 from tests.strategies.test_series import POINTS, RUNS
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.latents import LatentScore
 from zoo.probing.nearest_strategies.mixtures import NearestMixture, Strategies

@@ -9,7 +9,7 @@ import pytest
 from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh, on_mesh
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import Sampled, evaluate, finish_evaluation
 from zoo.training.stacking import finish_many, make_many

@@ -36,9 +36,9 @@ from zoo.estimators.baselines import HostBaseline, Zero
 from zoo.estimators.linear import Ridge
 from zoo.host.progress import progress_bar
 from zoo.measure.comparison import by_name, checked_baselines
-from zoo.measure.curves import sample_losses, spread_lengths
+from zoo.measure.curve import sample_losses, spread_lengths
+from zoo.measure.intervals import estimate
 from zoo.measure.predict import Programs, one_pass
-from zoo.measure.statistics import estimate
 from zoo.tasks.base import BAYES, BaseTask
 
 _NUM_PAIRED = 512  # Bayes is compared with other baselines on this number of prompts.

@@ -20,15 +20,11 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
-from zoo.measure.curves import check_ways, losses_of, spread_lengths, summarise
+from zoo.measure.curve import check_ways, losses_of, spread_lengths, summarise
+from zoo.measure.intervals import estimate, half_of
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
-from zoo.measure.statistics import (
-  estimate,
-  format_estimate,
-  half_of,
-  name_of_half,
-)
+from zoo.measure.table import format_estimate, name_of_half
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 

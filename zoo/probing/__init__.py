@@ -6,8 +6,8 @@ values inside a model, and compare models with theory where theory covers their 
 
 from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
-from zoo.measure.rows import Rows as Rows
-from zoo.measure.statistics import Estimate as Estimate
+from zoo.measure.intervals import Estimate as Estimate
+from zoo.measure.table import Rows as Rows
 from zoo.probing.inside.activations import attention_maps as attention_maps
 from zoo.probing.inside.activations import capture as capture
 from zoo.probing.inside.activations import intermediates as intermediates

@@ -17,8 +17,8 @@ from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.estimators.baselines import HostBaseline, Zero
 from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
+from zoo.measure.intervals import Estimate
 from zoo.measure.predict import Programs
-from zoo.measure.statistics import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.inside.attention_heads import Head, heads
 from zoo.probing.inside.lens import LayerCurve, Lens, lens

@@ -31,7 +31,8 @@ from zoo.core.errors import (
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, Estimate, Share, half_of, wilson
+from zoo.measure.intervals import Estimate, Share, half_of, wilson
+from zoo.measure.tests import LEVEL
 
 # An instrument may return, for a property, a mean with its standard error, a number
 # with its 95 % interval or without error, or None where the property is not defined.
@@ -93,7 +94,7 @@ class Checked(NamedTuple):
     reading: What the instrument returned. None means that it returned no reading, which
       is right for a null model and for a planted model whose truth is None. For
       coverage it is the share of intervals that contain the truth, with Wilson's 95 %
-      interval (`zoo.measure.statistics.wilson`).
+      interval (`zoo.measure.intervals.wilson`).
     low: The least value that is right. NaN means that no reading is right. For coverage
       it is the least share that is not refused.
     high: The largest value that is right. NaN means that no reading is right. For

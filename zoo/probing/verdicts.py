@@ -5,11 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
-from zoo.measure.statistics import (
-  Estimate,
-  above_zero,
-  apart_from_extreme,
-)
+from zoo.measure.intervals import Estimate
+from zoo.measure.tests import above_zero, apart_from_extreme
 from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.nearest_algorithms.candidates import AboveBayes, Candidates
 from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm

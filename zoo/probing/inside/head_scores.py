@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.measure.rows import Rows
-from zoo.measure.statistics import Estimate, correlation
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.table import Rows
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples
 from zoo.probing.inside.activations import attention_maps, capture, sites_of_kind
@@ -251,3 +251,41 @@ def _share(
   if total == 0:
     return _NO_ATTENTION
   return float((sizes * mask).sum() / total)
+
+
+def correlation(
+  first: Float[np.ndarray, 'p k'], second: Float[np.ndarray, 'p k']
+) -> Estimate | None:
+  """Returns the correlation of paired values of k outputs, over prompts and outputs.
+
+  Each value is taken relative to the mean of its output. The error is the jackknife's
+  over prompts, so that it also holds if one value says how much the other varies:
+  without any correlation, a correlation then lies outside of ± 2/√p too often.
+
+  Args:
+    first: The values `[p, k]` for each of p prompts.
+    second: As many other values.
+
+  Returns:
+    The correlation, with its standard error. None if the values of `first` or of
+    `second` do not vary, or would not without one of the prompts.
+  """
+  # Equal values have the difference 0, which the rounding of a mean could change.
+  apart = [np.asarray(values - values[0], np.float64) for values in (first, second)]
+  x, y = (values - values.mean(axis=0) for values in apart)
+  count = len(x)
+
+  def products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sums over all prompts but one, and last over all."""
+    sums = [
+      np.append(v.sum(axis=0) - v, [v.sum(axis=0)], axis=0) for v in (a, b, a * b)
+    ]
+    nums = np.append(np.full(count, count - 1), count)[:, None]
+    return (sums[2] - sums[0] * sums[1] / nums).sum(axis=1)
+
+  squares = products(x, x) * products(y, y)
+  if not (x.any() and y.any()) or squares.min() <= 0:
+    return None
+  *without_one, whole = products(x, y) / np.sqrt(squares)
+  pseudo = count * whole - (count - 1) * np.array(without_one)
+  return Estimate(float(whole), estimate(pseudo).stderr, count)

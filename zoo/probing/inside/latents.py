@@ -20,16 +20,10 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import in_order, places
+from zoo.measure.intervals import Estimate, Interval, one_more, ratio, welch_sum
 from zoo.measure.predict import run_once
-from zoo.measure.rows import Rows
-from zoo.measure.statistics import (
-  Estimate,
-  Interval,
-  one_more,
-  p_value_above_zero,
-  ratio,
-  welch_sum,
-)
+from zoo.measure.table import Rows
+from zoo.measure.tests import p_value_above_zero
 from zoo.probing.inside.activations import (
   checked_module,
   in_order_of_calls,

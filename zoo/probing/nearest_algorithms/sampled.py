@@ -25,8 +25,9 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_table
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate, name_of_half, plus_minus
+from zoo.measure.table import name_of_half, plus_minus
 from zoo.probing.context import (
   PER_NUMBER,
   check_finite,

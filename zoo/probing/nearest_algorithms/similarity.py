@@ -17,8 +17,8 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, require_task
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate
 
 
 @dataclasses.dataclass(frozen=True)

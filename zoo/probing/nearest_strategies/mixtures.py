@@ -22,7 +22,8 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.measure.curves import check_ways
+from zoo.measure.curve import check_ways
+from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import (
   Programs,
   at_query,
@@ -31,13 +32,7 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  estimate,
-  ratio,
-  simplex_stderrs,
-)
+from zoo.measure.table import Rows, Tabular
 from zoo.probing.context import PER_NUMBER, distances, effects_by_length
 from zoo.probing.nearest_strategies.simplex import (
   groups_within,
@@ -45,6 +40,7 @@ from zoo.probing.nearest_strategies.simplex import (
   nearest,
   nearest_by_likelihood,
   rounding,
+  simplex_stderrs,
   softmax,
 )
 from zoo.tasks.base import is_squared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
 from zoo.probing.verdicts import percent, shown_share

@@ -19,19 +19,21 @@ from zoo.core.draws import CURVE_STREAM, REDRAW_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
-from zoo.measure.rows import Rows
-from zoo.measure.statistics import (
-  LEVEL,
+from zoo.measure.intervals import (
   Estimate,
   Interval,
   Share,
+  difference_of,
+  is_sure,
+  why_no_share,
+)
+from zoo.measure.table import Rows
+from zoo.measure.tests import (
+  LEVEL,
   above_zero,
   apart_from_extreme,
-  difference_of,
   holm,
-  is_sure,
   p_value_above_zero,
-  why_no_share,
 )
 from zoo.probing.inside.activations import (
   checked_module,

@@ -19,8 +19,9 @@ from zoo import reports
 from zoo.core.errors import in_one_line
 from zoo.core.losses import ROUNDING
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run_once, sample_batches
-from zoo.measure.statistics import Estimate, name_of_half
+from zoo.measure.table import name_of_half
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.inside.activations import mean_attention

@@ -7,7 +7,8 @@ import numpy as np
 
 from zoo.core.tables import Table, format_mean
 from zoo.measure.comparison import table_of
-from zoo.measure.statistics import Estimate, name_of_half
+from zoo.measure.intervals import Estimate
+from zoo.measure.table import name_of_half
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.lens import Lens
 from zoo.probing.nearest_algorithms.candidates import AboveBayes

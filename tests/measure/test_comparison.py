@@ -25,7 +25,7 @@ from zoo.measure.comparison import (
   table_of,
   without_errors,
 )
-from zoo.measure.curves import sample_losses
+from zoo.measure.curve import sample_losses
 from zoo.reports.comparison_plots import few_baselines, plot_by_examples
 from zoo.theory.exact import known_risk
 

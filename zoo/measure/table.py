@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 import os
 from collections.abc import Iterable, Sequence
@@ -18,9 +19,9 @@ from typing import (
 import numpy as np
 
 from zoo.core.errors import UserError
-from zoo.core.tables import format_table, to_csv
+from zoo.core.tables import format_mean, format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
-from zoo.measure.statistics import Estimate, Interval, plus_minus
+from zoo.measure.intervals import Estimate, Interval, half_of, is_sure
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _Row = TypeVar('_Row')
 Cell: TypeAlias = str | bool | int | float | None
 _MOST_PRINTED_ROWS = 40
+# From this number of prompts on, mean ± half contains the mean of a skewed loss in 93 %
+# of cases or more. With fewer, ± is not called a 95 % interval.
+ENOUGH = 1024
 
 
 class Rows(list[_Row]):
@@ -48,7 +52,7 @@ class Rows(list[_Row]):
 
   Example:
     >>> import dataclasses
-    >>> from zoo.measure.statistics import Estimate
+    >>> from zoo.measure.intervals import Estimate
     >>> @dataclasses.dataclass
     ... class Loss:
     ...   name: str
@@ -206,3 +210,52 @@ def _shown(value: Any) -> str:
   if isinstance(value, float):
     return f'{value:.4g}'
   return str(value)
+
+
+def plus_minus(estimate: Estimate | Interval | None) -> str:
+  """Returns a mean ± half of its interval, to three decimals.
+
+  A dash stands for None, and for an error that is unknown. Small numbers have
+  exponents, as `format_mean` says.
+  """
+  return '-' if estimate is None else format_mean(estimate.mean, estimate.half, 3)
+
+
+def format_estimate(
+  mean: float | None, stderr: float | None = None, num: int | float = math.inf
+) -> str:
+  """Returns a mean of a file ± half of its interval, if its error is known.
+
+  A dash stands for no mean. There are four decimals unless the numbers are small, as
+  `format_mean` says. `num` is as in `half_of`.
+  """
+  if mean is None:
+    return '-'
+  return format_mean(mean, None if stderr is None else half_of(stderr, num), 4)
+
+
+def name_of_half(num: int | float) -> str:
+  """Returns what stands after ± in a table of means over prompts.
+
+  It is half of a 95 % interval if there are enough prompts: '± 95 %'. With fewer the
+  interval of a skewed loss is too narrow. The name is then '± t·s.e.', the standard
+  error times Student's t. Squared differences of predictions have heavier tails; ± of
+  their means and shares always has this name.
+
+  Args:
+    num: The number of prompts, of the mean that has the fewest. Means over seeds are
+      nearly normal, so that they need no more than two.
+
+  Example:
+    >>> name_of_half(4096), name_of_half(256)
+    ('± 95 %', '± t·s.e.')
+  """
+  return '± 95 %' if num >= ENOUGH else '± t·s.e.'
+
+
+def name_of_share(gap: Estimate) -> str:
+  """Returns what stands after ± in a table of shares of a gap, as `name_of_half` does.
+
+  If the gap is not sure, the shares have Fieller's set at 3 standard errors.
+  """
+  return name_of_half(gap.num) if is_sure(gap) else '± 3 s.e.'

@@ -10,34 +10,28 @@ import pytest
 from scipy import stats
 
 from tests.compare import refuses
-from tests.marks import FULL, mostly_full
-from zoo.measure import statistics
-from zoo.measure.statistics import (
-  ENOUGH,
+from tests.marks import mostly_full
+from zoo.measure import intervals
+from zoo.measure.intervals import (
   Estimate,
   Interval,
-  above_zero,
-  apart_from_extreme,
   difference,
   estimate,
   estimate_of_batches,
   estimate_of_neighbours,
   estimates,
-  holm,
-  least_squares,
-  name_of_share,
   one_more,
-  p_value_above_zero,
   ratio,
   ratios,
   resampled_means,
   share_of_gap,
-  t_test,
-  welch_sum,
   wilson,
 )
-from zoo.probing.nearest_strategies.mixtures import _Samples, _stderrs
-from zoo.probing.nearest_strategies.simplex import nearest
+from zoo.measure.table import ENOUGH, name_of_share
+from zoo.measure.tests import (
+  p_value_above_zero,
+  t_test,
+)
 from zoo.training.evaluation import mean_and_deviation
 
 
@@ -220,28 +214,6 @@ def test_one_sample_says_nothing_of_its_error():
     estimate([])
 
 
-def test_holm_rejects_what_its_sequential_procedure_rejects():
-  """From the smallest p on, until the first one exceeds level / (those left)."""
-  rng = np.random.default_rng(6)
-  for _ in range(50):
-    p_values = (rng.random(7) ** 3).tolist()
-    p_values[2] = p_values[4]  # ties
-    adjusted = holm(p_values)
-    for level in (0.001, 0.01, 0.05, 0.2, 0.9):
-      rejected, left = set(), dict(enumerate(p_values))
-      while left:
-        smallest = min(left, key=left.__getitem__)
-        if left[smallest] > level / len(left):
-          break
-        rejected.add(smallest)
-        del left[smallest]
-      # Both compare the same products, but for rounding, which no random p meets.
-      assert {i for i, p in enumerate(adjusted) if p <= level} == rejected
-  assert holm([]) == []
-  assert holm([0.03]) == [0.03]
-  assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
 def test_means_of_several_columns_are_those_of_each():
   values = np.random.default_rng(0).normal(size=(19, 2, 3))
   mean, stderr = estimates(values)
@@ -272,13 +244,6 @@ def test_a_paired_difference_is_that_of_the_paired_t_test():
   wanted: Any = stats.ttest_rel(first, second)
   assert found.mean / found.stderr == pytest.approx(wanted.statistic, rel=1e-12)
   assert t_test(first - second) == pytest.approx(wanted.pvalue, rel=1e-12)
-
-
-def test_a_t_test_of_equal_samples_is_undefined():
-  # The mean of three times 0.1 is rounded, so that its deviations are not 0.
-  for equal in [0.1, 0.1], [0.1] * 3, [-2.0] * 5, [0.0], [3.0]:
-    assert math.isnan(t_test(equal))
-  assert t_test([0.0, 0.0]) == 1.0
 
 
 def test_the_error_of_a_ratio_is_that_of_the_delta_method():
@@ -372,7 +337,7 @@ def test_means_over_prompts_drawn_again_have_the_spread_of_the_mean():
 def test_many_prompts_are_drawn_again_in_blocks(monkeypatch):
   values = np.random.default_rng(6).normal(size=(30, 2))
   together = resampled_means(values, 100)
-  monkeypatch.setattr(statistics, '_MOST_COUNTS', 30 * 7 + 1)
+  monkeypatch.setattr(intervals, '_MOST_COUNTS', 30 * 7 + 1)
   np.testing.assert_allclose(resampled_means(values, 100), together, rtol=1e-12)
 
 
@@ -384,146 +349,3 @@ def test_the_interval_of_a_share_reaches_the_farther_end_of_wilsons(hits, count)
   farther = max(share.mean - middle + spread, middle + spread - share.mean)
   assert share.mean == pytest.approx(hits / count)
   assert share.half == pytest.approx(farther, rel=1e-3)
-
-
-def test_errors_of_coefficients_are_those_of_scipy():
-  x, y = np.random.default_rng(5).normal(size=(2, 17))
-  fit = least_squares(np.stack([x, np.ones(17)], axis=1), y)
-  assert fit is not None
-  wanted: Any = stats.linregress(x, y)
-  np.testing.assert_allclose(fit.mean, [wanted.slope, wanted.intercept])
-  np.testing.assert_allclose(fit.stderr, [wanted.stderr, wanted.intercept_stderr])
-  assert least_squares(np.stack([x, 2 * x], axis=1), y) is None
-  assert least_squares(np.eye(2), np.ones(2)) is None
-
-
-def test_what_was_not_tested_does_not_count():
-  assert holm([0.02, math.nan, 0.03]) == pytest.approx(
-    [0.04, math.nan, 0.04], nan_ok=True
-  )
-
-
-def test_one_estimate_is_above_0_where_its_interval_is():
-  for mean in (0.19, 0.20):
-    found = Estimate(mean, 0.1)
-    assert above_zero([found]) == [mean - found.half > 0]
-  # Of two, the least p value counts twice: 2.2414 standard errors are needed.
-  needed = float(stats.norm.isf(0.025 / 2))
-  for factor, wanted in ((0.999, [False, False]), (1.001, [True, False])):
-    assert above_zero([Estimate(factor * needed, 1.0), Estimate(1.0, 1.0)]) == wanted
-  # Exact numbers, up to rounding, and what has no error.
-  exact = [Estimate(2e-8, 0.0), Estimate(1e-9, 0.0), Estimate(3.0, math.nan)]
-  assert above_zero(exact, rounding=1e-8) == [True, False, False]
-  assert above_zero([]) == []
-
-
-def test_what_survives_is_wrong_once_in_forty_times_at_most():
-  rng = np.random.default_rng(6)
-  draws = rng.normal(size=(4000, 5))
-  wrong = sum(
-    any(above_zero([Estimate(z, 1.0) for z in row])) for row in draws.tolist()
-  )
-  # 0.025 with a binomial spread of 0.0025.
-  assert 0.0175 < wrong / 4000 < 0.0325
-
-
-def test_of_equal_means_one_is_called_apart_once_in_twenty_times_at_most():
-  """The largest is chosen by the samples that are tested."""
-  rng, wrong, num_draws = np.random.default_rng(7), {4: 0, 16: 0}, 1500
-  for k in wrong:
-    for row in rng.normal(size=(num_draws, k)):
-      gaps = np.delete(row.max() - row, row.argmax())
-      error = math.sqrt(2)  # It is that of a difference.
-      wrong[k] += any(apart_from_extreme([Estimate(gap, error) for gap in gaps]))
-    # 0.05 with four times its binomial spread of 0.0056.
-    assert wrong[k] / num_draws < 0.0725
-  # Of two means there is one pair, and the test is that of the 95 % interval.
-  assert apart_from_extreme([Estimate(1.97, 1.0)]) == [True]
-  assert apart_from_extreme([Estimate(1.95, 1.0)]) == [False]
-
-
-def test_a_p_value_of_parts_is_that_of_the_t_test():
-  samples = np.array([0.3, 1.1, 0.2, 0.9])
-  parts = [(float(samples.var(ddof=1)) / 4, 3)]
-  for sign in 1, -1:
-    wanted: Any = stats.ttest_1samp(sign * samples, 0, alternative='greater')
-    found = welch_sum(sign * float(samples.mean()), parts)
-    assert p_value_above_zero(found) == pytest.approx(wanted.pvalue)
-  # A part that is known well leaves the degrees of freedom of the other.
-  found = welch_sum(3.0, [(1.0, 2), (1e-9, 500)])
-  assert p_value_above_zero(found) == pytest.approx(stats.t.sf(3.0, 2), rel=1e-3)
-
-
-def _weighed(rng, weights, count, is_numbers):
-  """Predictions of a model near a mixture of predictors, and of these; no lengths."""
-  m = len(weights)
-  if is_numbers:
-    others = rng.normal(size=(m, count, 1))
-    return np.tensordot(weights, others, 1) + 0.5 * rng.normal(size=(count, 1)), others
-  others = rng.dirichlet(np.ones(3), size=(m, count))
-  # Its mean given the predictors is the mixture, which is then the nearest.
-  mixed = np.tensordot(weights, others, 1)
-  own = np.stack([rng.dirichlet(20 * row) for row in mixed])
-  return np.maximum(own, 1e-12), others
-
-
-def _with_errors(own, others, is_numbers):
-  samples = _Samples(own[:, None], others[:, :, None], np.zeros(0))
-  found = nearest(samples.own, samples.others, is_numbers)
-  return found, _stderrs(samples, range(len(others)), found, is_numbers)
-
-
-_EDGES = [
-  *((1.0, 0.0), (0.98, 0.02), (0.5, 0.5), (1.0, 0.0, 0.0), (0.7, 0.3, 0.0)),
-  *((0.95, 0.03, 0.02), (0.4, 0.4, 0.2), (0.9, 0.1, 0.0, 0.0)),
-]
-
-
-@pytest.mark.parametrize('is_numbers', [True, False])
-@pytest.mark.parametrize(
-  ('weights', 'num_draws'),
-  [
-    ((1.0, 0.0), 50),
-    *(pytest.param(w, 1000, marks=pytest.mark.slow) for w in _EDGES[1::3]),
-    *(pytest.param(w, 1000, marks=FULL) for w in [*_EDGES[::3], *_EDGES[2::3]]),
-  ],
-)
-def test_intervals_of_weights_contain_them_at_the_edge_too(
-  weights, num_draws, is_numbers
-):
-  rng = np.random.default_rng(7)
-  hits = np.zeros(len(weights))
-  for _ in range(num_draws):
-    own, others = _weighed(rng, np.array(weights), 200, is_numbers)
-    found, stderrs = _with_errors(own, others, is_numbers)
-    assert np.all(np.array(stderrs) > 0)
-    hits += np.abs(found - weights) <= 1.96 * np.array(stderrs)
-  if num_draws == 50:
-    # Of 50 draws with 0.95 or more, fewer than 42 are seen once in 1000 times.
-    assert hits.min() >= 42
-    return
-  # 1000 draws have a spread of 0.007. At 0 and 1 one of two tails is cut off, so that
-  # 0.975 of the intervals contain the weight, or more where the other weights that are
-  # cut off leave it nothing to lose; the rest is seldom enough to be seen.
-  coverage, inside = hits / num_draws, (np.array(weights) % 1) > 0
-  assert np.all(coverage > 0.9)
-  assert np.all(coverage < np.where(inside, 0.99, 1.0))
-
-
-def test_a_model_that_is_a_mixture_has_weights_with_an_error_of_rounding():
-  rng = np.random.default_rng(8)
-  others = rng.normal(size=(2, 100, 1))
-  for weights in ([1.0, 0.0], [0.25, 0.75]):
-    own = np.tensordot(np.array(weights), others, 1)
-    found, stderrs = _with_errors(own, others, is_numbers=True)
-    np.testing.assert_allclose(found, weights, atol=1e-6)
-    assert 0 < min(stderrs) <= max(stderrs) < 1e-4
-
-
-def test_weights_that_nothing_determines_have_the_largest_error():
-  rng = np.random.default_rng(9)
-  first, second = rng.normal(size=(2, 100, 1))
-  others = np.stack([first, second, (first + second) / 2])
-  own = (first + second) / 2 + 0.1 * rng.normal(size=(100, 1))
-  _, stderrs = _with_errors(own, others, is_numbers=True)
-  assert stderrs == [0.5, 0.5, 0.5]

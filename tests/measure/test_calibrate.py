@@ -20,12 +20,8 @@ from tests.compare import refuses
 from tests.marks import SLOW, mostly_slow
 from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture, Mixture
 from zoo.core.trees import Tree
-from zoo.measure.calibration import (
-  PitHistogram,
-  Reliability,
-  _reliability,
-  kl_divergence,
-)
+from zoo.measure.calibrate import PitHistogram, Reliability, _reliability
+from zoo.measure.likelihood import kl_divergence
 from zoo.measure.predict import sample_batches
 from zoo.reports.calibration_plots import plot_calibration
 

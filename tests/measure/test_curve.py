@@ -21,9 +21,9 @@ from zoo.core.learning_rule import LearningRule
 from zoo.estimators.baselines import Averaging, HostBaseline, Zero
 from zoo.estimators.linear import Ridge
 from zoo.measure.comparison import compare
-from zoo.measure.curves import Curve, sample_losses, summarise
+from zoo.measure.curve import Curve, sample_losses, summarise
+from zoo.measure.intervals import estimate
 from zoo.measure.predict import Programs, sample_batches
-from zoo.measure.statistics import estimate
 
 _D, _C, _N = 3, 4, 40
 # A moment of float32 sums in another order, of predictions that cancel.

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all, require_task
+from zoo.measure.intervals import estimates, half_of
 from zoo.measure.predict import (
   LOSS_BATCH_SIZE,
   Programs,
@@ -25,7 +26,6 @@ from zoo.measure.predict import (
   sample_batches,
   scores_of,
 )
-from zoo.measure.statistics import estimates, half_of
 from zoo.tasks.base import Loss
 from zoo.theory.trust import TOLERANCE, check_rule
 
