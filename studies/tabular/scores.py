@@ -26,7 +26,8 @@ from zoo.config.saved import to_json
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError, shown
 from zoo.measure.calibrate import ConfidenceBin, PitBin, PitHistogram, Reliability
-from zoo.measure.intervals import Estimate, estimate, ratio
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows, Tabular
 from zoo.storage.rows import weights_digest
 

@@ -98,9 +98,17 @@ def test_a_p_value_of_parts_is_that_of_the_t_test():
   samples = np.array([0.3, 1.1, 0.2, 0.9])
   parts = [(float(samples.var(ddof=1)) / 4, 3)]
   for sign in 1, -1:
-    wanted: Any = stats.ttest_1samp(sign * samples, 0, alternative='greater')
+    of_one: Any = stats.ttest_1samp(sign * samples, 0, alternative='greater')
     found = welch_sum(sign * float(samples.mean()), parts)
-    assert p_value_above_zero(found) == pytest.approx(wanted.pvalue)
+    assert p_value_above_zero(found) == pytest.approx(of_one.pvalue)
+  # Welch's test of two means.
+  first, second = np.array([3.0, 1.2, 2.2, 4.1]), np.array([0.3, 0.2, 0.7, 0.1, 0.4])
+  parts = [(float(x.var(ddof=1)) / len(x), len(x) - 1) for x in (first, second)]
+  wanted: Any = stats.ttest_ind(first, second, equal_var=False, alternative='greater')
+  found = welch_sum(float(first.mean() - second.mean()), parts)
+  assert p_value_above_zero(found) == pytest.approx(wanted.pvalue)
+  ends = wanted.confidence_interval(0.9)  # Its low end is that of 80 %, two-sided.
+  assert found.interval(0.8).low == pytest.approx(ends.low)
   # A part that is known well leaves the degrees of freedom of the other.
   found = welch_sum(3.0, [(1.0, 2), (1e-9, 500)])
   assert p_value_above_zero(found) == pytest.approx(stats.t.sf(3.0, 2), rel=1e-3)

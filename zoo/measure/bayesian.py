@@ -18,7 +18,7 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.trees import fresh
 from zoo.measure.comparison import MODEL
 from zoo.measure.curve import checked_lengths
-from zoo.measure.intervals import Estimate, estimate, ratio
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.likelihood import kl_divergence
 from zoo.measure.predict import Programs, check_predictor
 from zoo.measure.predictive import (
@@ -30,6 +30,7 @@ from zoo.measure.predictive import (
   is_known,
   said_by,
 )
+from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.tasks.base import FunctionClass
 

@@ -21,7 +21,8 @@ import numpy as np
 from zoo.core.errors import UserError
 from zoo.core.tables import format_mean, format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
-from zoo.measure.intervals import Estimate, Interval, half_of, is_sure
+from zoo.measure.intervals import Estimate, Interval, half_of
+from zoo.measure.ratio import is_sure
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]

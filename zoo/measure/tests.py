@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import ArrayLike
 
-from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.intervals import Estimate
 
 LEVEL = 0.05  # Tests have this level.
 
@@ -24,20 +24,13 @@ def t_test(values: ArrayLike | Sequence[float]) -> float:
     >>> t_test([0.1, 0.1]), t_test([0.0, 0.0])
     (nan, 1.0)
   """
-  values = np.asarray(values, np.float64)
+  from scipy import stats  # It is slow to import.
+
+  values = np.ravel(np.asarray(values, np.float64))
   # The mean of equal samples may be rounded, which gives them a tiny variance.
-  if values.any() and np.all(values == values.flat[0]):
-    return math.nan
-  return _two_sided(estimate(values))
-
-
-def _two_sided(found: Estimate) -> float:
-  """Returns the p value that a mean is 0; NaN for another one without any variance."""
-  from scipy import special  # It is slow to import.
-
-  if found.stderr == 0:
-    return 1.0 if found.mean == 0 else math.nan
-  return float(2 * special.stdtr(found.num - 1, -abs(found.mean) / found.stderr))
+  if np.all(values == values[0]):
+    return math.nan if len(values) == 1 or values[0] else 1.0
+  return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -22,7 +22,8 @@ from zoo.core.errors import UserError
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
-from zoo.measure.intervals import Estimate, estimate, ratio
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.ratio import ratio
 
 # Instruments that fit numbers ask for this many prompts for each of them. With fewer
 # the error of the fit matters beside that of the mean over prompts.

@@ -31,7 +31,8 @@ from zoo.core.errors import (
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.measure.intervals import Estimate, Share, half_of, wilson
+from zoo.measure.intervals import Estimate, half_of, wilson
+from zoo.measure.ratio import Share
 from zoo.measure.tests import LEVEL
 
 # An instrument may return, for a property, a mean with its standard error, a number

@@ -21,15 +21,13 @@ from zoo.core.tables import format_table
 from zoo.measure.intervals import (
   Estimate,
   Interval,
-  Share,
   difference,
   estimate,
   one_more,
   resampled_means,
-  share_of_gap,
-  why_no_share,
 )
 from zoo.measure.predict import Programs
+from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, Tabular, name_of_share, plus_minus
 from zoo.probing.inside.effects import LossAtQuery, checked_prompts
 from zoo.probing.inside.graphs import (

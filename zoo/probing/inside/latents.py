@@ -20,8 +20,9 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import in_order, places
-from zoo.measure.intervals import Estimate, Interval, one_more, ratio, welch_sum
+from zoo.measure.intervals import Estimate, Interval, one_more, welch_sum
 from zoo.measure.predict import run_once
+from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.measure.tests import p_value_above_zero
 from zoo.probing.inside.activations import (

@@ -14,8 +14,8 @@ from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
-from zoo.measure.intervals import Share, share_of_gap
 from zoo.measure.predict import run_once
+from zoo.measure.ratio import Share, share_of_gap
 from zoo.probing.inside.activations import (
   checked_module,
   no_array,

@@ -15,8 +15,9 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import distinct
-from zoo.measure.intervals import Estimate, difference, ratios, resampled_means
+from zoo.measure.intervals import Estimate, difference, resampled_means
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
+from zoo.measure.ratio import ratios
 from zoo.measure.table import Rows, Tabular
 from zoo.measure.tests import apart_from_extreme
 from zoo.probing.context import (

@@ -23,7 +23,7 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.curve import check_ways
-from zoo.measure.intervals import Estimate, estimate, ratio
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import (
   Programs,
   at_query,
@@ -32,6 +32,7 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
+from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows, Tabular
 from zoo.probing.context import PER_NUMBER, distances, effects_by_length
 from zoo.probing.nearest_strategies.simplex import (

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from zoo.core.tables import Table
-from zoo.measure.intervals import Share
+from zoo.measure.ratio import Share
 from zoo.measure.table import name_of_half, name_of_share, plus_minus
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names

@@ -19,14 +19,8 @@ from zoo.core.draws import CURVE_STREAM, REDRAW_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
-from zoo.measure.intervals import (
-  Estimate,
-  Interval,
-  Share,
-  difference_of,
-  is_sure,
-  why_no_share,
-)
+from zoo.measure.intervals import Estimate, Interval, difference_of
+from zoo.measure.ratio import Share, is_sure, why_no_share
 from zoo.measure.table import Rows
 from zoo.measure.tests import (
   LEVEL,
