@@ -82,11 +82,9 @@ def exchangeability(
     the given order ‖ distribution in the permuted order).
 
   Raises:
-    UserError: If the predictor has no distribution, if the task is not `exchangeable`,
-      if it has one example, if `lengths` is not a list of lengths in their range, if
-      labels are known (their standard deviation is 0), if a divergence is NaN or
-      infinite, or if labels are a number or a class, as they are in the task `tabular`
-      with `kind='both'`.
+    UserError: If the predictor has no distribution of numbers or of classes, if the
+      task is not `exchangeable`, if labels are known (their standard deviation is 0),
+      or if a number is out of its range.
 
   Example:
     >>> task = zoo.create_task(

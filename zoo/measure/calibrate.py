@@ -175,10 +175,9 @@ def calibration(
     `zoo.reports.calibration_plots.plot_calibration` draws both.
 
   Raises:
-    UserError: If the predictor has no distribution, if the task does not draw labels,
-      if labels are known (their standard deviation is 0), if a distribution is NaN, if
-      there are too few prompts, or if labels are a number or a class, as they are in
-      the task `tabular` with `kind='both'`.
+    UserError: If the predictor has no distribution of numbers or of classes, if labels
+      are not drawn or are known (their standard deviation is 0), or if there are too
+      few prompts.
 
   Example:
     >>> task = zoo.create_task(

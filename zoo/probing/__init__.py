@@ -83,6 +83,7 @@ def __dir__() -> list[str]:
   # The public names of these rooms stand here. The rooms are in globals since they are
   # imported.
   rooms = {
+    'checks',
     'context',
     'inside',
     'nearest_algorithms',

@@ -206,9 +206,7 @@ def check_instrument(
 
   Raises:
     UserError: If a reading is wrong; the message has a table of all that are. Also if
-      there is neither a null nor a planted model to read, for an unknown name in
-      `without`, for a planted truth of a reading that the instrument never returned,
-      and for a `coverage` outside 0 to 1.
+      an argument is out of its range, or names what does not exist.
 
   Example:
     >>> import math

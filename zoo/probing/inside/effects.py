@@ -19,17 +19,15 @@ from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, Tabular, name_of_share
-from zoo.probing.inside.activations import (
-  calls_of,
+from zoo.probing.checks import (
   check_is_list,
   checked_module,
   no_array,
   no_values,
-  recorded,
-  site_of,
   takes,
   wanted_sites,
 )
+from zoo.probing.inside.activations import calls_of, recorded, site_of
 from zoo.probing.inside.attribution_patching import (
   ABLATED,
   NUM_STEPS,

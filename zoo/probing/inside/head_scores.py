@@ -15,7 +15,8 @@ from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.table import Rows
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples
-from zoo.probing.inside.activations import attention_maps, capture, sites_of_kind
+from zoo.probing.checks import check_has_kind, sites_of_kind
+from zoo.probing.inside.activations import attention_maps, capture
 from zoo.probing.inside.attribution import attribution
 
 _NO_ATTENTION = 'the head attends to nothing'
@@ -90,9 +91,8 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
     `reasons` says why.
 
   Raises:
-    UserError: If the model is not an NNX module; if it has no tap of the kind `embed`,
-      the embedded tokens; if a tap of the kind `pattern` has other axes than those of
-      `attention_maps`; or if its queries are not all tokens that are its keys.
+    UserError: If the model lacks a tap of the kind `embed`, the embedded tokens, or if
+      its attention has other axes, or other tokens as queries than as keys.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -218,13 +218,9 @@ def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
 
 def _embedded(model: Predictor, prompt: Prompt) -> Array:
   """Returns the tokens; raises UserError for a model without the kind `embed`."""
-  sites = sites_of_kind(model, 'embed')
-  if not sites:
-    raise UserError(
-      f'{type(model).__name__} has no tap of the kind embed: head_scores compares the '
-      'tokens that are its value'
-    )
-  return capture(model, prompt, sites[:1])[sites[0]]
+  check_has_kind(model, ['embed'], 'whose value has the tokens that are compared')
+  site = sites_of_kind(model, 'embed')[0]
+  return capture(model, prompt, [site])[site]
 
 
 def _earlier(

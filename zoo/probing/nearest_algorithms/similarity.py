@@ -100,9 +100,8 @@ def alignment(
     exact theory covers, the expectations in closed form.
 
   Raises:
-    UserError: If a predictor cannot be called on the task's prompts, or is fitted to
-      each prompt by another library, so that it has no gradient; if `num_prompts` is
-      below 2.
+    UserError: If a predictor cannot be called on the task's prompts or has no gradient,
+      or if `num_prompts` is below 2.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

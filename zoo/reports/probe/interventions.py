@@ -29,11 +29,8 @@ from zoo.measure.tests import (
   holm,
   p_value_above_zero,
 )
-from zoo.probing.inside.activations import (
-  checked_module,
-  in_order_of_calls,
-  sites_of_kind,
-)
+from zoo.probing.checks import checked_module, sites_of_kind
+from zoo.probing.inside.activations import in_order_of_calls
 from zoo.probing.inside.effects import Effect, Effects, effects
 from zoo.probing.inside.head_scores import HeadScore, head_scores
 from zoo.probing.inside.latents import PROMPT, LatentScore, probe_latents
