@@ -193,3 +193,8 @@ def test_a_report_that_goes_on_has_the_same_columns():
   again: Any = interventions.from_json('latents', kept)
   assert repr(Rows(again).records()) == repr(Rows(scores).records())  # NaN, too
   assert 'untrained_half' in Rows(again).records()[1]
+  table = _effects((1.0, 0.1), (0.9, 0.05), (0.5, 0.05))
+  kept = json.loads(json.dumps(interventions.to_json(table)))
+  again = interventions.from_json('what_matters', kept)
+  assert repr(again.rows.records()) == repr(table.rows.records())
+  assert again._replace(rows=table.rows) == table

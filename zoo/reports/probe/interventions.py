@@ -6,8 +6,9 @@ where it stopped.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -20,7 +21,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
 from zoo.measure.intervals import Estimate, Interval, difference_of
-from zoo.measure.ratio import Share, is_sure, why_no_share
+from zoo.measure.ratio import is_sure, why_no_share
 from zoo.measure.table import Rows
 from zoo.measure.tests import (
   LEVEL,
@@ -318,13 +319,12 @@ def _said(estimate: Estimate) -> str:
 
 
 def to_json(result: Any) -> Any:
-  """Returns a result in JSON types; NaN becomes None."""
-  if isinstance(result, Estimate | Interval):
+  """Returns a result in JSON types, with the names of fields; NaN becomes None."""
+  if hasattr(result, '_fields'):
+    return {name: to_json(getattr(result, name)) for name in result._fields}
+  if dataclasses.is_dataclass(result):
     return {name: to_json(value) for name, value in vars(result).items()}
-  if isinstance(result, Readout):
-    matches = {name: vars(match) for name, match in result.matches.items()}
-    return {'matches': to_json(matches), 'nearest': result.nearest}
-  if isinstance(result, dict):
+  if isinstance(result, Mapping):
     return {name: to_json(part) for name, part in result.items()}
   if isinstance(result, np.ndarray):
     return to_json(result.tolist())
@@ -342,33 +342,12 @@ def from_json(part: str, content: Any) -> Result | None:
   if part == 'what_matters':
     return _effects(content)
   if part == 'heads':
-    scores = [
-      HeadScore(
-        *row[:5],
-        label_correlation=None if row[5] is None else Estimate(**_numbers(row[5])),
-        reasons=row[6],
-      )
-      for row in content[0]
-    ]
-    return HeadMeasurements(scores, _effects(content[1]))
+    scores = [HeadScore(**_values(row)) for row in content['scores']]
+    return HeadMeasurements(scores, _effects(content['effects']))
   if part == 'layers':
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
     return Readout(matches, content['nearest'])
-  return [_latent_score(*row) for row in content]
-
-
-def _latent_score(
-  site: str, target: str, r2: Any, permuted: Any, untrained: Any, above: Any, p: Any
-) -> LatentScore:
-  return LatentScore(
-    site,
-    target,
-    r2=Estimate(**_numbers(r2)),
-    permuted=Estimate(**_numbers(permuted)),
-    untrained=None if untrained is None else Interval(**_numbers(untrained)),
-    above_untrained=None if above is None else Estimate(**_numbers(above)),
-    p_value=p,
-  )
+  return [LatentScore(**_values(row)) for row in content]
 
 
 def _match(parameters: list[Any], num_prompts: int | float, **arrays: Any) -> Match:
@@ -379,25 +358,21 @@ def _match(parameters: list[Any], num_prompts: int | float, **arrays: Any) -> Ma
   )
 
 
-def _effects(content: Any) -> Effects:
-  clean, corrupt, gap, rows, method, quantity, left_out = content
-  return Effects(
-    Estimate(**_numbers(clean)),
-    Estimate(**_numbers(corrupt)),
-    Estimate(**_numbers(gap)),
-    Rows(Effect(*row[:3], *map(_share, row[3:7]), site_kind=row[7]) for row in rows),
-    method,
-    quantity,
-    tuple(left_out),
-  )
+def _effects(content: dict[str, Any]) -> Effects:
+  fields = _values(content)
+  fields['rows'] = Rows(Effect(**_values(row)) for row in content['rows'])
+  fields['left_out'] = tuple(content['left_out'])
+  return Effects(**fields)
 
 
-def _share(content: dict[str, Any] | None) -> Share | None:
-  if content is None:
-    return None
-  return (Interval if 'low' in content else Estimate)(**_numbers(content))
+def _values(content: dict[str, Any]) -> dict[str, Any]:
+  """Returns the fields of a record, with estimates and intervals as such."""
+  return {name: _value(value) for name, value in content.items()}
 
 
-def _numbers(content: dict[str, Any]) -> dict[str, float]:
-  """Returns the fields of an estimate or an interval; a number may be unknown."""
-  return {name: math.nan if value is None else value for name, value in content.items()}
+def _value(value: Any) -> Any:
+  """Returns an estimate or an interval from its fields, in which None is NaN."""
+  if not isinstance(value, dict) or 'mean' not in value:
+    return value
+  fields = {name: math.nan if of is None else of for name, of in value.items()}
+  return (Interval if 'low' in fields else Estimate)(**fields)
