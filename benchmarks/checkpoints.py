@@ -26,7 +26,9 @@ from studies.atlas.measure import lowest_known
 from studies.tabular.scores import Trial, compare
 from studies.tabular.tables import shipped
 from zoo import theory
-from zoo.config.building import Config, num_heads
+from zoo.config.building import num_heads
+from zoo.config.read import read, to_content
+from zoo.config.run import Run
 from zoo.core.errors import RunError, check_name
 from zoo.host.files import write_atomically
 from zoo.measure.curve import sample_losses
@@ -137,7 +139,7 @@ def main(names: list[str]) -> None:
 
 
 def write_checkpoints(
-  recipes: Mapping[str, tuple[Config, str]], folder: pathlib.Path
+  recipes: Mapping[str, tuple[Run, str]], folder: pathlib.Path
 ) -> bool:
   """Trains each config, and writes checkpoints, cards and the index into a folder.
 
@@ -197,7 +199,7 @@ def scores_table(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 def _write_card(folder: pathlib.Path, command: str) -> None:
   """Measures a checkpoint as it is loaded, and writes its card."""
   saved = load(folder)
-  config, name = saved.config, folder.name
+  config, name = read(saved.config), folder.name
   exact = known_risk(saved.model, saved.task)
   figures: dict[str, Any]
   if config.model.name == 'tabular':
@@ -223,14 +225,14 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
     'exact_risk': exact,
     **figures,
     'sha256': hashlib.sha256((folder / SUMS).read_bytes()).hexdigest(),
-    **run_metadata(config),
+    **run_metadata(to_content(config)),
   }
   (folder / CARD).write_text(json.dumps(card, indent=2) + '\n')
 
 
 def _exact(saved: SavedModel, risk: float) -> dict[str, float]:
   """Returns the figures of linear attention, whose risk has a formula."""
-  least = lowest_known(saved.config)
+  least = lowest_known(read(saved.config))
   assert least is not None
   optimum = theory.exact_risk(theory.optimal_rule(saved.task), saved.task)
   return {

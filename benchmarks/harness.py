@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
 
-from zoo.config.building import Config
-from zoo.config.sharding import make_mesh, on_mesh, replicate
+from zoo.config.read import Readable
+from zoo.sharding import on_mesh, replicate
 from zoo.training.compilation import make_training
-from zoo.training.validation import validate
+from zoo.training.experiment import build
 
 
 class Timing(NamedTuple):
@@ -99,15 +99,15 @@ def time_in_turns(
 class Steps:
   """The compiled training steps of a config, as `launch.main` runs them."""
 
-  def __init__(self, config: Config):
-    self.config = validate(config)
-    self.mesh = make_mesh(self.config)
-    training = make_training(self.config, self.mesh)
-    self.task, self.uses_statistics = training.task, training.uses_statistics
+  def __init__(self, config: Readable):
+    experiment = build(config)
+    self.config, self.mesh = experiment.config, experiment.mesh
+    self.task, training = experiment.task, make_training(experiment)
+    self.uses_statistics = training.uses_statistics
     self._steps = training.steps
     self.key, self._numbers = replicate((training.key, training.numbers), self.mesh)
     with self.computing():
-      self.state = training.init()
+      self.state = training.init(True)
 
   @contextlib.contextmanager
   def computing(self) -> Iterator[None]:

@@ -62,9 +62,10 @@ from benchmarks.learning_curves import (
 from configs import atlas
 from launch import cli
 from studies.atlas.results import AtlasRow, from_csv
-from studies.rows import CellTable, fill
+from studies.cell_table import CellTable, fill
 from zoo import theory
 from zoo.config.building import build_task
+from zoo.config.read import read
 from zoo.core.errors import UserError, check_name, check_number
 from zoo.core.protocols import Predictor, Task
 from zoo.host.files import write_atomically
@@ -232,7 +233,7 @@ def compute(cell: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any] | N
   config = config_of(cell)
   # A run that was interrupted begins again.
   shutil.rmtree(folder / 'run', ignore_errors=True)
-  distance = _Distance(build_task(config))
+  distance = _Distance(build_task(read(config)))
   curve: list[Measured] = []
   step = 0
 

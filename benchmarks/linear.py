@@ -14,7 +14,6 @@ Five programs are timed:
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import io
 import pathlib
@@ -33,8 +32,9 @@ from matplotlib.axes import Axes
 
 import configs
 from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
-from zoo.config.building import Config, build_model, build_task, num_heads
-from zoo.config.sharding import replicate
+from zoo.config.building import build_model, build_task, num_heads
+from zoo.config.read import read, with_fields
+from zoo.config.run import Run
 from zoo.core.errors import check_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
@@ -42,6 +42,7 @@ from zoo.models import LinearAttention
 from zoo.objectives.base import sample
 from zoo.reports.plots import Panel, plot_panels, series
 from zoo.reports.style import BLUE, VERMILION, Ax
+from zoo.sharding import replicate
 from zoo.tasks import LinearRegression
 from zoo.training.records import read_lines
 from zoo.training.run import train
@@ -90,11 +91,9 @@ class Case(NamedTuple):
 Results = Mapping[tuple[Case, str], Contender]
 
 
-def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Any:
+def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Run:
   """Returns the config of a model with some fields changed."""
-  config: Any = configs.get_config(name, variant)
-  config.update_from_flattened_dict(fields)
-  return config
+  return with_fields(read(configs.get_config(name, variant)), fields)
 
 
 def measure(
@@ -120,7 +119,8 @@ def measure(
       continue
     model, fields, contenders = _CASES[name]
     config = config_of(model, variant, fields)
-    config.train.num_steps = min(config.train.num_steps, _NUM_STEPS)
+    steps = min(config.train.num_steps, _NUM_STEPS)
+    config = with_fields(config, {'train.num_steps': steps})
     entries.append((config, contenders))
   results = compare(entries, repeats, seconds)
   measured: dict[str, Any] = {
@@ -142,7 +142,7 @@ def measure(
 
 
 def compare(
-  entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
+  entries: Sequence[tuple[Run, Sequence[str]]], repeats: int, seconds: float
 ) -> Results:
   """Times the programs of each config in turns.
 
@@ -159,7 +159,8 @@ def compare(
   """
   results = {}
   for config, names in entries:
-    case = Case(config.model.name, num_heads(config), config.task.context_length)
+    length = build_task(config).context_length
+    case = Case(config.model.name, num_heads(config), length)
     contest = Contest(config)
     results |= {
       (case, name): contest.contender(name, f'{case}, {name}') for name in names
@@ -171,7 +172,7 @@ def compare(
 class Contest:
   """The programs of one config, compiled and ready to be timed again and again."""
 
-  def __init__(self, config: Config):
+  def __init__(self, config: Run):
     self.steps = Steps(config)
     self._config = config
     self._literal, self._literal_state = literal_step(config)
@@ -228,12 +229,12 @@ class Contest:
 
 
 def literal_step(
-  config: Config,
+  config: Run,
 ) -> tuple[Callable[[PyTree, Key[Array, '']], PyTree], PyTree]:
   """Returns `step` and `state` of the program `literal`: state = step(state, key)."""
   task = build_task(config)
   assert isinstance(task, LinearRegression)
-  model = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+  model = nnx.jit(lambda: build_model(config, task, nnx.Rngs(0)))()
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
   optimizer = optax.adam(5e-4)
   d, c, b = task.num_features, task.context_length, config.train.batch_size
@@ -280,7 +281,7 @@ def ratios(results: Results) -> dict[str, float]:
   return by_name
 
 
-def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
+def time_sweep(config: Run, num_points: int) -> dict[str, Any]:
   """Measures the seconds of a sweep over prior means, and of one point trained alone.
 
   The seconds include compilation, records, evaluation and checkpoints, but not imports.
@@ -292,8 +293,7 @@ def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
     contextlib.redirect_stderr(io.StringIO()),  # This hides the progress bars.
   ):
     for objective in ('sampled', 'exact'):
-      config = copy.deepcopy(config)
-      config.objective.name = objective
+      config = with_fields(config, {'objective.name': objective})
       start = time.perf_counter()
       train(at_point(config, points[-1]), pathlib.Path(folder, f'{objective} alone'))
       seconds[f'{objective}_alone'] = time.perf_counter() - start

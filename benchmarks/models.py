@@ -23,13 +23,15 @@ from jaxtyping import PyTree
 import zoo
 from benchmarks.harness import Contender, Steps, of_steps, time_in_turns
 from benchmarks.linear import config_of
-from zoo.config.building import Config, build_model, build_task
-from zoo.config.sharding import replicate
+from zoo.config.building import build_model, build_task
+from zoo.config.read import with_fields
+from zoo.config.run import Run
 from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention, TokenModel
 from zoo.objectives import build_objective, numbers_of
+from zoo.sharding import replicate
 from zoo.training.summary import product_flops
 
 _SIZE = 2048  # The matrices of `matmul` have so many rows and columns.
@@ -37,7 +39,7 @@ _SIZES = 'gpt2_tiny', 'gpt2_small', 'gpt2'
 _OTHERS = 'deep_lsa', 'deep_set', 'gru', 'lstm', 'mlp', 'mlp_mixer'
 
 
-def model_config(name: str, smoke: bool) -> Any:
+def model_config(name: str, smoke: bool) -> Run:
   """Returns the config of a size, a mixer or a model, as in arXiv 2208.01066.
 
   Args:
@@ -58,14 +60,13 @@ def model_config(name: str, smoke: bool) -> Any:
     raise unknown_name('--models', name, [*_SIZES, *mixers, *_OTHERS])
   d, c, b = (2, 3, 2) if smoke else (20, 40, 64)
   fields = {'task.num_features': d, 'task.context_length': c, 'train.batch_size': b}
-  config.update_from_flattened_dict(fields)
-  return config
+  return with_fields(config, fields)
 
 
 class Contest:
   """The programs of one config, compiled and ready to be timed again and again."""
 
-  def __init__(self, config: Config):
+  def __init__(self, config: Run):
     self.steps, self.plain = Steps(config), PlainProgram(config)
     with self.steps.computing():
       jaxpr = jax.make_jaxpr(self.plain.gradient)(self.steps.key).jaxpr
@@ -96,14 +97,14 @@ class Contest:
 class PlainProgram:
   """A model trained as in Flax's tutorials: a loop around `nnx.jit` of one step."""
 
-  def __init__(self, config: Config):
-    self._model: Any = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+  def __init__(self, config: Run):
+    task = build_task(config)
+    self._model: Any = nnx.jit(lambda: build_model(config, task, nnx.Rngs(0)))()
     transformation = optax.adam(config.optimizer.learning_rate)
     if config.optimizer.clip_norm is not None:
       clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
-    task = build_task(config)
     self._loss = build_objective(config, task, self._model).loss
     self._numbers = numbers_of(task)
     self._step = nnx.jit(self._update)
@@ -138,12 +139,13 @@ def _products(matrix: jax.Array, steps: int) -> jax.Array:
   return jax.lax.fori_loop(0, steps, lambda _, product: product @ matrix, matrix)
 
 
-def _tokens_of(config: Config) -> int:
+def _tokens_of(config: Run) -> int:
   """Returns the number of tokens of a prompt; of examples if a model has no tokens."""
   task = build_task(config)
 
   def tokens() -> jax.Array:
-    model, prompt = build_model(config, nnx.Rngs(0)), task.sample(jax.random.key(0), 1)
+    model = build_model(config, task, nnx.Rngs(0))
+    prompt = task.sample(jax.random.key(0), 1)
     assert isinstance(prompt, Prompt)
     reads_tokens = isinstance(model, TokenModel | LinearAttention)
     return model.embed(prompt) if reads_tokens else prompt.features
@@ -152,7 +154,7 @@ def _tokens_of(config: Config) -> int:
 
 
 def measure(
-  models: Mapping[str, Config], repeats: int, seconds: float
+  models: Mapping[str, Run], repeats: int, seconds: float
 ) -> dict[str, dict[str, float]]:
   """Measures steps and tokens per second, and ratios to the other programs, by model.
 

@@ -24,7 +24,7 @@ def get_config(name: str, variant: str = '') -> Any:
   """Returns the config of a name, as `get_config(variant)` of configs/NAME.py makes it.
 
   For a registered model of your own, which has no such file, the config has the fields
-  of zoo/config/fields.py, and the section `model` has the defaults of the model's
+  of zoo/config/run.py, and the section `model` has the defaults of the model's
   constructor.
 
   Args:

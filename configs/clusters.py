@@ -55,7 +55,8 @@ def get_config(variant: str = '') -> ConfigDict:
   config.model.tokens, config.model.positions = 'joint', 'none'
   config.objective.positions = 'query'
   config.optimizer.learning_rate, config.optimizer.schedule = 3e-3, 'constant'
-  config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=100)
+  # A tenth of the steps, and 100 at most.
+  config.optimizer.warmup_share, config.optimizer.warmup_steps = 0.1, 100
   config.train.num_steps, config.train.batch_size = 1000, 128
   config.train.log_every = 50
   config.checkpoint.every = config.eval.every = 500

@@ -3,7 +3,7 @@
 The config file of a model, such as configs/yq_lsa.py, starts from these fields, sets
 its own values, and then applies the variants that the command line names, as in
 `--config=configs/yq_lsa.py:smoke`. Each field can also be set on the command line, as
-in `--config.train.num_steps=200`. zoo/config/fields.py says what each field means,
+in `--config.train.num_steps=200`. zoo/config/run.py says what each field means,
 which values it may have and what its default is.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import FieldReference
 
-from zoo.config.defaults import all_fields
+from zoo.config.defaults import default_fields
 from zoo.config.defaults import task_section as task_section
 from zoo.core.errors import UserError, check_name
 
@@ -21,22 +21,15 @@ from zoo.core.errors import UserError, check_name
 def get_config() -> Any:
   """Returns all fields with their defaults; a config file sets the section `model`.
 
-  `zoo/config/fields.py` has each field once, with its default, its range and what it
+  `zoo/config/run.py` has each field once, with its default, its range and what it
   means.
   """
-  return all_fields()
+  return default_fields()
 
 
 def number_or_vector(default: float) -> FieldReference:
   """Returns a field that may hold a number, or one number for each feature."""
   return FieldReference(default, field_type=object)
-
-
-def a_tenth_of_the_steps(config: Any, at_most: int) -> FieldReference:
-  """Returns min(train.num_steps // 10, at_most), which follows later changes."""
-  tenth = config.train.get_ref('num_steps') // 10
-  # This is their minimum: min() would read the present value of the reference.
-  return (tenth + at_most - abs(tenth - at_most)) // 2
 
 
 def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:

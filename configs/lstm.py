@@ -12,7 +12,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """Returns the config of lstm; zoo/config/fields.py has the other fields."""
+  """Returns the config of lstm; zoo/config/run.py has the other fields."""
   config = common.get_config()
   # The class is in zoo/models/recurrent.py.
   config.model = model = ConfigDict({'name': 'lstm'})
@@ -36,7 +36,8 @@ def get_config(variant: str = '') -> ConfigDict:
   # One pass predicts the label of every example from the examples before it.
   config.objective.positions = 'every'
   config.optimizer.learning_rate = 2e-3
-  config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=200)
+  # A tenth of the steps, and 200 at most.
+  config.optimizer.warmup_share, config.optimizer.warmup_steps = 0.1, 200
   config.optimizer.clip_norm = 1.0
   config.train.batch_size = 256
   return common.with_variant(config, variant)

@@ -14,7 +14,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """Returns the config of multi_head_lsa; zoo/config/fields.py has the other fields."""
+  """Returns the config of multi_head_lsa; zoo/config/run.py has the other fields."""
   config = common.get_config()
   # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'multi_head_lsa'})

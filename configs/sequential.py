@@ -12,7 +12,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """Returns the config of sequential; zoo/config/fields.py has the other fields."""
+  """Returns the config of sequential; zoo/config/run.py has the other fields."""
   config = common.get_config()
   # The class is in zoo/models/sequential.py.
   config.model = model = ConfigDict({'name': 'sequential'})

@@ -18,7 +18,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """Returns the config of tabular; zoo/config/fields.py has the other fields."""
+  """Returns the config of tabular; zoo/config/run.py has the other fields."""
   config = common.get_config()
   # The class is in zoo/models/tabular.py.
   config.model = model = ConfigDict({'name': 'tabular'})
@@ -50,7 +50,8 @@ def get_config(variant: str = '') -> ConfigDict:
   # The rate is constant, and falls linearly to 0 over the last half of the steps.
   config.optimizer.schedule = 'wsd'
   config.optimizer.decay_share = 0.5
-  config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=100)
+  # A tenth of the steps, and 100 at most.
+  config.optimizer.warmup_share, config.optimizer.warmup_steps = 0.1, 100
   config.optimizer.clip_norm = 1.0
   config.train.num_steps = 16_000
   config.train.batch_size = 64  # Number of tables of a step (≥ 1).

@@ -38,7 +38,7 @@ VARIANTS = *SIZES, 'looped', 'set'
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """Returns the config of a transformer; zoo/config/fields.py has the other fields."""
+  """Returns the config of a transformer; zoo/config/run.py has the other fields."""
   names = variant.split(',')
   config = common.get_config()
   # The class is in zoo/models/transformer.py.
@@ -93,7 +93,8 @@ def get_config(variant: str = '') -> ConfigDict:
   # every token sees all examples, so only the query can be predicted.
   config.objective.positions = 'query' if 'set' in names else 'every'
   config.optimizer.learning_rate = 2e-3
-  config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=200)
+  # A tenth of the steps, and 200 at most.
+  config.optimizer.warmup_share, config.optimizer.warmup_steps = 0.1, 200
   config.optimizer.clip_norm = 1.0
   config.train.batch_size = 256
   return common.with_variant(config, variant, own=VARIANTS)

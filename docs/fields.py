@@ -6,8 +6,8 @@ python docs/fields.py
 import pathlib
 from inspect import signature
 
-from zoo.config.fields import FIELDS, Field
-from zoo.config.optimizers import OPTIMIZERS, OPTIONS
+from zoo.config.read import FIELDS, Field
+from zoo.training.optimizers import OPTIMIZERS, OPTIONS
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _HEAD = """# The fields of a config
@@ -35,7 +35,7 @@ architecture, and `task` has the fields of each task.
 [Fields of models and tasks](model_and_task_fields.md) lists these.
 [Some values exclude each other](#rules-between-fields).
 
-This page is generated from [zoo/config/fields.py](../zoo/config/fields.py), by
+This page is generated from [zoo/config/run.py](../zoo/config/run.py), by
 `python docs/fields.py`.
 """
 _RULES = """
@@ -62,7 +62,7 @@ and the rule. `zoo.training.validate(config)` checks the rules without a run.
   `objective.positions = 'every'`, `curriculum.features` needs a task that is a
   `zoo.tasks.FunctionClass`, and `curriculum.loops` needs `model.num_trained_loops > 1`.
   With a curriculum of your own, these three fields must be None.
-- **Schedule.** `optimizer.warmup_steps` must be at most `train.num_steps`. With `wsd`,
+- **Schedule.** The warm-up must be at most `train.num_steps` long. With `wsd`,
   the warm-up and the decay together must be at most `train.num_steps`. With `constant`,
   `optimizer.final_share` must be 0.
 - **Options of an optimizer.** `optimizer.beta1`, `beta2`, `weight_decay` and `decay`
@@ -129,8 +129,8 @@ def _row(name: str, field: Field) -> str:
   cells = (
     f'`{name}`',
     f'`{field.default!r}`',
-    field.comment,
-    field.check.words(),
+    field.description,
+    field.words,
     _MAY_CHANGE[field.may_change],
   )
   return f'| {" | ".join(cells)} |'

@@ -11,7 +11,7 @@ from examples import gpt  # noqa: F401, registers the model
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of gpt; zoo/config/fields.py has all other fields."""
+  """The config of gpt; zoo/config/run.py has all other fields."""
   config = common.get_config()
   config.model = model = ConfigDict({'name': 'gpt'})
   model.num_layers = 2  # ≥ 1

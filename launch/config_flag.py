@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import config_dict
 
-from zoo.config.fields import FIELDS, Field
+from zoo.config.read import FIELDS, Field
 from zoo.core.errors import UserError, nearest
 from zoo.host.files import typed_path
 
@@ -80,7 +80,7 @@ def define(
 def help_of(fields: Mapping[str, Field]) -> str:
   """Returns a line for each field: its flag, meaning, possible values and default."""
   return ''.join(
-    f'\n--config.{name}: {field.comment} It may be {field.check.words()}. '
+    f'\n--config.{name}: {field.description} It may be {field.words}. '
     f'(default: {field.default!r})'
     for name, field in fields.items()
   )
@@ -129,7 +129,7 @@ def _check_model(flag: flags.Flag, name: object) -> None:
   path = config_flags.get_config_filename(flag)
   config: Any = flag.parser.parse(path)
   before = config.model.name
-  if before not in (name, FIELDS['model.name'].default):
+  if before != name:
     raise UserError(
       f'config.model.name is {name!r}; it must be {before!r}, since the fields of '
       f'{path} are for this model; choose the other model by --config={own}'

@@ -20,11 +20,11 @@ from absl import flags, logging
 
 import zoo
 from launch import cli, config_flag
-from zoo.config.building import Config
+from zoo.config.read import read, with_fields
+from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.host import processes
 from zoo.host.files import user_path
-from zoo.training.validation import check_fields
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
@@ -72,10 +72,9 @@ _PROCESS_ID = flags.DEFINE_integer(
 
 
 def main() -> None:
-  config = config_flag.get(_CONFIG)
-  check_fields(config)
+  config = read(config_flag.get(_CONFIG))
   if _INIT_FROM.value is not None:
-    config.train.init_from = _INIT_FROM.value
+    config = with_fields(config, {'train.init_from': _INIT_FROM.value})
   workdir = _WORKDIR.value
   if workdir is None:
     workdir = user_path(f'checkpoints/runs/{config_flag.run_name(_CONFIG)}')
@@ -87,7 +86,7 @@ def main() -> None:
   cli.print_results(summary, zoo.training.table, f'all files are in {workdir}', workdir)
 
 
-def _join(config: Config, workdir: str) -> None:
+def _join(config: Run, workdir: str) -> None:
   """Joins the other processes as the flags say, before anything is written.
 
   Raises:

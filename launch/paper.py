@@ -23,7 +23,7 @@ from launch.drawing import Drawing
 from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
-  from zoo.config.building import Config
+  from zoo.config.read import Readable
   from zoo.reports import JudgedClaim
 
 flags.adopt_module_key_flags(cli)
@@ -83,7 +83,7 @@ def _table(judged: Sequence[JudgedClaim]) -> str:
   )
 
 
-def _get_config(name: str, variant: str) -> Config:
+def _get_config(name: str, variant: str) -> Readable:
   return configs.get_config(name, 'smoke' if _SMOKE.value else variant)
 
 

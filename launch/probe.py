@@ -99,7 +99,7 @@ def main() -> None:
   out = cli.folder_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
   import zoo
-  from zoo.config.saved import to_json
+  from zoo.config.read import to_json
   from zoo.probing.report import COMPARING, check_sections
   from zoo.reports.probe.intervention_report import Interventions
   from zoo.reports.probe.pictures import page, pictures

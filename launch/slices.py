@@ -8,19 +8,19 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import topologies
 
-from zoo.config.building import Config
-from zoo.config.sharding import make_mesh, mesh_shape, on_mesh, replicated
+from zoo.config.read import Readable
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
+from zoo.sharding import on_mesh, replicated
 from zoo.training.compilation import make_training
-from zoo.training.validation import validate
+from zoo.training.experiment import Experiment, build, validate
 
 GIB = 2**30  # bytes
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
@@ -40,7 +40,7 @@ HBM_BYTES = {
 Report = dict[str, Any]  # It can be written as JSON.
 
 
-def report(config: Config, topology: str) -> Report:
+def report(config: Readable, topology: str) -> Report:
   """Returns what a training step needs on each device of a slice.
 
   Args:
@@ -60,14 +60,15 @@ def report(config: Config, topology: str) -> Report:
   """
   devices = _devices(topology)
   hbm = HBM_BYTES[topology.partition(':')[0]]
-  data, model = mesh_shape(config, len(devices))
-  lowered, state = _lower(config, devices)
+  experiment = build(config, devices)
+  mesh = experiment.mesh
+  lowered, state = _lower(experiment)
   leaves = jax.tree.leaves(state)
   fields: Report = {
     'topology': topology,
     'device_kind': devices[0].device_kind,
     'num_devices': len(devices),
-    'mesh': {'data': data, 'model': model, 'fsdp': config.mesh.fsdp},
+    'mesh': {**mesh.shape, 'fsdp': experiment.config.mesh.fsdp},
     'hbm_bytes': hbm,
     'state_bytes': sum(map(_bytes_a_device, leaves)),
     'unsharded_bytes': sum(
@@ -135,7 +136,7 @@ def collectives(text: str) -> dict[str, dict[str, int]]:
   return dict(sorted(counts.items()))
 
 
-def listed(config: Config) -> Iterator[Report]:
+def listed(config: Readable) -> Iterator[Report]:
   """Yields a report for each listed slice, in order of the number of chips.
 
   Slices with the same number of chips are ordered by memory. A slice on which the
@@ -238,17 +239,16 @@ def _devices(topology: str) -> list[Any]:
   return list(description.devices)
 
 
-def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
-  """Returns the training step, lowered for the devices, and its abstract state."""
-  config = validate(config, len(devices))
-  mesh = make_mesh(config, devices)
+def _lower(experiment: Experiment) -> tuple[Any, Any]:
+  """Returns the training step, lowered for its mesh, and its abstract state."""
+  config, mesh = experiment.config, experiment.mesh
   whole = replicated(mesh)
 
   def abstract(value: Any) -> jax.ShapeDtypeStruct:
     kind = jax.typeof(value)
     return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=whole)
 
-  training, limit = make_training(config, mesh), np.int32(0)
+  training, limit = make_training(experiment), np.int32(0)
   key, limit, numbers = jax.tree.map(abstract, (training.key, limit, training.numbers))
   with on_mesh(mesh, config):
     traced = training.steps.trace(training.abstract, key, limit, limit, numbers)

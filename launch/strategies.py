@@ -153,10 +153,9 @@ def _show_run(checkpoint: str) -> None:
 
 
 def _show_sweep() -> None:
-  from zoo.training.validation import check_fields
+  from zoo.config.read import read, with_fields
 
-  config = config_flag.get(_CONFIG)
-  check_fields(config)
+  config = read(config_flag.get(_CONFIG))
   axes, names = parse_all(_SWEEP.value)
   from studies.strategies import phases
   from studies.strategies.pictures import plot_diagrams, plot_lines
@@ -164,7 +163,7 @@ def _show_sweep() -> None:
   from zoo.training import sweeps
 
   if config.checkpoint.steps is None:
-    config.checkpoint.steps = 'log'
+    config = with_fields(config, {'checkpoint.steps': 'log'})
   run_name = config_flag.run_name(_CONFIG)
   default = f'checkpoints/runs/strategies-{run_name}'
   workdir, part = _WORKDIR.value or user_path(default), _PART.value
@@ -326,7 +325,7 @@ def _rows(
   All cells belong to the part, as its points do. Fits with other predictors or on other
   prompts are computed again. Returns None after SIGTERM.
   """
-  from studies.rows import complete
+  from studies.cell_table import complete
   from studies.runner import run_in
 
   with run_in(out) as (folder, interruption):

@@ -1,7 +1,7 @@
 """Studies: what they train and measure; the paper, the atlas and the headlines."""
 
-from studies.rows import CellTable as CellTable
-from studies.rows import fill as fill
+from studies.cell_table import CellTable as CellTable
+from studies.cell_table import fill as fill
 from studies.runner import Trainer as Trainer
 from studies.runner import best as best
 from studies.runner import histories as histories

@@ -14,8 +14,8 @@ from absl import logging
 
 import zoo
 from zoo import reports
-from zoo.config.building import Config
-from zoo.config.saved import to_json
+from zoo.config.read import Readable, to_json
+from zoo.config.run import Run
 from zoo.core.errors import RunError, UserError
 from zoo.core.tables import format_seconds
 from zoo.host.files import workdir_path, write_atomically
@@ -27,7 +27,7 @@ from zoo.training.records import read_lines
 from zoo.training.run_plots import logged
 
 # The function returns the config of a file name in configs/ and a variant.
-GetConfig = Callable[[str, str], Config]
+GetConfig = Callable[[str, str], Readable]
 
 _Item = TypeVar('_Item')
 
@@ -121,8 +121,8 @@ class Trainer:
     >>> import pathlib
     >>> get_config = lambda name, variant: zoo.default_config(name)
     >>> train = studies.Trainer(pathlib.Path('runs'), get_config)
-    >>> train.config('yq_lsa', {'task.noise_std': 0.5}).task.noise_std
-    0.5
+    >>> train.config('yq_lsa', {'train.num_steps': 200}).train.num_steps
+    200
   """
 
   def __init__(
@@ -188,7 +188,7 @@ class Trainer:
       raise Stopped
     return rows
 
-  def config(self, config: str, fields: Mapping[str, object] | None = None) -> Config:
+  def config(self, config: str, fields: Mapping[str, object] | None = None) -> Run:
     """Returns the config of a name with fields set, as a call would train it.
 
     Args:

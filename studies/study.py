@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from studies.rows import complete, shared_out
+from studies.cell_table import complete, shared_out
 from studies.runner import (
   GetConfig,
   Trainer,

@@ -248,10 +248,11 @@ def bucket(emulator, request):
 def register():
   """Registers models for one test, and forgets all else that it registers, too."""
   import zoo
-  from zoo.config.curricula import CURRICULA
-  from zoo.config.optimizers import OPTIMIZERS
-  from zoo.config.own import METRICS, OBJECTIVES
   from zoo.core.registry import MIXERS, MODELS, TASKS
+  from zoo.objectives.curricula import CURRICULA
+  from zoo.objectives.functions import OBJECTIVES
+  from zoo.training.metrics import METRICS
+  from zoo.training.optimizers import OPTIMIZERS
 
   of_runs: list[dict[str, Any]] = [OPTIMIZERS, CURRICULA, METRICS, OBJECTIVES]
   tables: list[dict[str, Any]] = [MODELS, TASKS, MIXERS, *of_runs]

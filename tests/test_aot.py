@@ -226,14 +226,14 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, unchecked):
 MESHES = """
 import configs
 from launch import slices
-from zoo.config.sharding import make_mesh
+from zoo.sharding import make_mesh
 
 config = configs.get_config('multi_head_lsa')
 for chip, shapes in slices.SLICES.items():
   for shape in shapes:
     devices = slices._devices(f'{chip}:{shape}')
     for config.mesh.model in (1, 2, 4):
-      mesh = make_mesh(config, devices)
+      mesh = make_mesh(read(config), devices)
       assert len(set(mesh.devices.flat)) == len(devices)
       print(mesh.shape['data'] * mesh.shape['model'])
 """

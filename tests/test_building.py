@@ -8,9 +8,9 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.built import abstract_of, model_of
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.config.building import abstract_model, build_model
 
 
 def shapes(model):
@@ -22,11 +22,11 @@ def shapes(model):
 )
 def test_it_has_the_shapes_of_the_model(changes):
   config = small_config('multi_head_lsa', **changes)
-  model = abstract_model(config)
-  assert shapes(model) == shapes(build_model(config, nnx.Rngs(0)))
+  model = abstract_of(config)
+  assert shapes(model) == shapes(model_of(config, nnx.Rngs(0)))
   assert 'float64' not in str(nnx.state(model))
   with jax.enable_x64(True):
-    wide = abstract_model(config)
+    wide = abstract_of(config)
   assert 'float64' in str(nnx.state(wide))
 
 
@@ -42,9 +42,9 @@ def test_a_class_that_has_changed_is_built_anew(register):
 
   register('own')(Own)
   config = small_config(model={'name': 'own'})
-  before = abstract_model(config)
+  before = abstract_of(config)
   Own.num = 2
-  after = abstract_model(config)
+  after = abstract_of(config)
   assert shapes(before) != shapes(after)
 
 
@@ -62,7 +62,7 @@ def test_a_constructor_without_rngs_is_named(register):
 
   register('own')(nnx.Module)  # It is forgotten after the test.
   with refuses("the constructor of 'own' does not take 'rngs'"):
-    build_model(_own(no_rngs), nnx.Rngs(0))
+    model_of(_own(no_rngs), nnx.Rngs(0))
 
 
 def test_an_argument_without_a_default_needs_a_value_unless_it_may_be_none(register):
@@ -82,9 +82,9 @@ def test_an_argument_without_a_default_needs_a_value_unless_it_may_be_none(regis
   for constructor in plain, typed:
     config = _own(constructor)
     with refuses("config.model.width is None; the constructor of 'own' has no default"):
-      build_model(config, nnx.Rngs(0))
+      model_of(config, nnx.Rngs(0))
   for constructor in optional, union:
-    model: Any = build_model(_own(constructor), nnx.Rngs(0))
+    model: Any = model_of(_own(constructor), nnx.Rngs(0))
     assert model.width is None
 
 
@@ -99,9 +99,9 @@ def test_only_tabular_reads_one_class_more_as_a_number_and_classes(register):
   config.task.update(task)
   config.model.num_classes = 2
   with refuses('would read its labels as a number and 2 classes', 'num_classes = 3'):
-    build_model(config, nnx.Rngs(0))
+    model_of(config, nnx.Rngs(0))
   config = _own(classes)
   config.task = zoo.default_config('tabular', task='gaussian_clusters').task
   config.task.update(task)
-  model: Any = build_model(config, nnx.Rngs(0))
+  model: Any = model_of(config, nnx.Rngs(0))
   assert model.num_classes == 2

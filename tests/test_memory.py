@@ -7,19 +7,20 @@ import jax
 import pytest
 
 import configs
+from tests.built import abstract_of
 from tests.compare import refuses
 from tests.marks import SLOW
-from zoo.config.building import abstract_model, num_weights, within_memory
-from zoo.config.sharding import make_mesh
+from zoo.config.building import num_weights, within_memory
+from zoo.config.read import read
 from zoo.core.errors import RunError, UserError
 from zoo.host.interruption import Interruption
 from zoo.models import DeepLSA
 from zoo.training import compilation, run, train
 from zoo.training.compilation import compile_training, make_training
 from zoo.training.evaluation import Measured
+from zoo.training.experiment import build, validate
 from zoo.training.loop import Loop, _Call
 from zoo.training.run import checked_state
-from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -51,14 +52,15 @@ def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):
 def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
   config = config_of(task__context_length=7, model__num_layers=1)
   said = 'batch_size (64)', 'context_length (7)', 'num_parts (1)', str(error)
-  with pytest.raises(RunError) as info, within_memory(config):
+  with pytest.raises(RunError) as info, within_memory(read(config)):
     raise error
   assert all(part in str(info.value) for part in said)
 
   def fail(*_, **__):
     raise error
 
-  training = make_training(config, make_mesh(config))
+  training = make_training(build(config))
+  monkeypatch.setattr(run, 'is_of_library', lambda *_: False)
   monkeypatch.setattr(DeepLSA, 'body', fail)
   with pytest.raises(RunError, match='the memory is not enough'):
     checked_state(training)
@@ -75,7 +77,7 @@ def test_a_program_that_the_compiler_refuses_is_one_line(monkeypatch):
   monkeypatch.setattr(compilation, 'compile_evaluation', fail)
   config = config_of('lsa')
   with pytest.raises(RunError, match=r'not enough: .*Ran out of memory.*batch_size'):
-    compile_training(make_training(config, make_mesh(config)))
+    compile_training(make_training(build(config)))
 
 
 def test_memory_that_is_missing_only_while_a_step_computes_is_one_line(monkeypatch):
@@ -83,7 +85,7 @@ def test_memory_that_is_missing_only_while_a_step_computes_is_one_line(monkeypat
     raise exhausted()
 
   config = config_of('lsa')
-  training = make_training(config, make_mesh(config))
+  training = make_training(build(config))
   steps = Loop(training, {}, 0, lambda step: False, Interruption(), looks_ahead=False)
   monkeypatch.setattr(jax, 'block_until_ready', fail)
   with pytest.raises(RunError, match=r'the memory is not enough: .*batch_size \(64\)'):
@@ -103,17 +105,17 @@ def test_weights_gradients_and_moments_are_compared_with_the_memory(
 ):
   """Adam has two moments for each weight, and counters of a few bytes."""
   config = config_of('multi_head_lsa', model__num_heads=4)
-  least = 4 * 4 * num_weights(abstract_model(config))
+  least = 4 * 4 * num_weights(abstract_of(config))
   monkeypatch.setattr(run, 'memory_of', lambda device: least - 1)
   with refuses('the memory is not enough: the weights, their gradients', 'GiB'):
     train(config, tmp_path / 'run')
   assert not list(tmp_path.iterdir())
   monkeypatch.setattr(run, 'memory_of', lambda device: least + 100)
-  checked_state(make_training(config, make_mesh(config)))
+  checked_state(make_training(build(config)))
 
 
 def test_other_errors_are_left_as_they_are():
   for error in (exhausted('INTERNAL: a bug'), UserError('a mistake')):
-    with pytest.raises(type(error)) as info, within_memory(config_of()):
+    with pytest.raises(type(error)) as info, within_memory(read(config_of())):
       raise error
     assert info.value is error

@@ -4,7 +4,8 @@ import types
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.config.sharding import make_mesh, mesh_shape
+from zoo.config.read import read
+from zoo.sharding import make_mesh, mesh_shape
 from zoo.training import train
 
 
@@ -21,15 +22,15 @@ def test_devices_that_cannot_form_the_mesh_are_refused(unchecked):
     for i in range(4)
   ]
   with refuses("3 of the 4 devices of kind 'TPU v5 lite' cannot form it"):
-    make_mesh(small_config(mesh__data=3, train__batch_size=24), devices)
+    make_mesh(read(small_config(mesh__data=3, train__batch_size=24)), devices)
 
 
 def test_devices_that_are_left_idle_are_said_once(caplog):
-  assert mesh_shape(small_config(mesh__data=-1, mesh__model=4)) == (2, 4)
+  assert mesh_shape(read(small_config(mesh__data=-1, mesh__model=4))) == (2, 4)
   assert not caplog.messages
   config = small_config(mesh__data=-1, mesh__model=3)
-  assert make_mesh(config).size == 6
-  assert mesh_shape(config) == (2, 3)
+  assert make_mesh(read(config)).size == 6
+  assert mesh_shape(read(config)) == (2, 3)
   (said,) = caplog.messages
   assert 'config.mesh.model is 3' in said
   assert 'the 8 devices: 2 of them are idle' in said

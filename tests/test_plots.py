@@ -11,6 +11,7 @@ from matplotlib.colors import Normalize
 
 from tests.compare import refuses
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.interval_plots import RowPoint, plot_rows
 from zoo.reports.plots import (
   BELOW,
   Panel,
@@ -24,7 +25,6 @@ from zoo.reports.plots import (
   to_csv,
   write_plot,
 )
-from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import BLACK, BLUE, SIGNED, VERMILION, drawing_of
 
 

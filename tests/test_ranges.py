@@ -16,24 +16,26 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_slow
 from tests.training.runs import small_config
+from zoo.config.read import read
 from zoo.core import registry
 from zoo.mixers import Slot
-from zoo.training.validation import check_fields
+from zoo.training.experiment import validate
 
 _LARGEST_SEED = 2**32 - 1
 _NO_NUMBER = 'word', float('nan'), float('inf'), True
 _NO_INTEGER = *_NO_NUMBER, 1.5
 _NO_NAME = 'no such word', 3, None
+_NO_TEXT = 3, None
 _NO_TRUTH = 0, 'False', None
 
 # Values at the ends of a range, then beyond them.
 FIELDS: dict[str, tuple[Any, Any]] = {
   'seed': ((0, _LARGEST_SEED), (-1, _LARGEST_SEED + 1, *_NO_INTEGER, None)),
-  'objective.name': (('sampled', 'exact'), _NO_NAME),
+  'objective.name': (('sampled', 'exact'), _NO_TEXT),
   'objective.positions': (('query', 'every'), _NO_NAME),
   'objective.min_examples': ((0, None), (-1, *_NO_INTEGER)),
   'objective.labels': (('clean', 'observed'), _NO_NAME),
-  'curriculum.name': (('growing',), _NO_NAME),
+  'curriculum.name': (('growing',), _NO_TEXT),
   'curriculum.every': ((1,), (0, *_NO_INTEGER, None)),
   'curriculum.features': ((1, None), (0, *_NO_INTEGER)),
   'curriculum.more_features': ((1,), (0, *_NO_INTEGER, None)),
@@ -43,16 +45,16 @@ FIELDS: dict[str, tuple[Any, Any]] = {
   'curriculum.more_loops': ((1,), (0, *_NO_INTEGER, None)),
   'optimizer.name': (
     ('adam', 'adamw', 'lion', 'muon', 'schedule_free', 'sgd'),
-    _NO_NAME,
+    _NO_TEXT,
   ),
   'optimizer.learning_rate': ((1e-3,), (0.0, *_NO_NUMBER, None)),
   'optimizer.beta1': ((0.0, 0.999, None), (-1e-3, 1.0, *_NO_NUMBER)),
   'optimizer.beta2': ((0.0, 0.999, None), (-1e-3, 1.0, *_NO_NUMBER)),
   'optimizer.weight_decay': ((0.0, None), (-1e-3, *_NO_NUMBER)),
   'optimizer.decay': (('hidden', 'all', 'embedding,*/norm'), ('', 'a,,b', 3, None)),
-  'optimizer.scales': (({}, {'w_k': 0.0}, None), (3, {'w_k': -1.0}, {'w_k': 'a'})),
+  'optimizer.scales': (({}, {'w_k': 0.0}), (3, {'w_k': -1.0}, {'w_k': 'a'}, None)),
   'optimizer.schedule': (('constant', 'cosine', 'linear', 'wsd'), _NO_NAME),
-  'optimizer.warmup_steps': ((0,), (-1, *_NO_INTEGER, None)),
+  'optimizer.warmup_steps': ((0, None), (-1, *_NO_INTEGER)),
   'optimizer.warmup_share': ((0.0, 1.0, None), (-1e-3, 1.001, *_NO_NUMBER)),
   'optimizer.decay_share': ((1e-3, 1.0), (0.0, 1.001, *_NO_NUMBER, None)),
   'optimizer.final_share': ((0.0, 1.0), (-1e-3, 1.001, *_NO_NUMBER, None)),
@@ -81,10 +83,18 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     ('all', 5, (0,), (1.5,), ('log',)),
   ),
   'eval.every': ((1,), (0, *_NO_INTEGER, None)),
-  'eval.metrics': (((), []), ('norm', ('norm',), 3)),
+  'eval.metrics': (((), [], ('norm',)), ('norm', (3,), ('norm', 'norm'), 3)),
   'eval.num_batches': ((0,), (-1, *_NO_INTEGER, None)),
   'eval.num_compared': ((0,), (-1, *_NO_INTEGER, None)),
   'eval.seed': ((0, _LARGEST_SEED), (-1, _LARGEST_SEED + 1, *_NO_INTEGER, None)),
+}
+
+
+# Without these, other fields of the section have no effect and must not be set.
+_WITH: dict[str, dict[str, Any]] = {
+  'curriculum': {'features': 1, 'examples': 1, 'loops': 1},
+  'optimizer': {'schedule': 'wsd'},
+  'train': {'init_from': 'runs/a'},
 }
 
 
@@ -108,12 +118,26 @@ def test_what_is_beyond_the_range_of_a_field_is_refused(name):
   for content in (*good, *bad):
     fields: Any = copy.deepcopy(_whole())
     (fields[section] if section else fields)[field] = content
+    for other, needed in _WITH.get(section, {}).items():
+      if other != field:
+        fields[section][other] = needed
     config = ConfigDict(fields)  # whose fields have no types yet
     if any(content is refused for refused in bad):
       with refuses(name):
-        check_fields(config)
+        read(config)
     else:
-      check_fields(config)
+      read(config)
+
+
+@pytest.mark.parametrize(
+  'name', ['objective.name', 'curriculum.name', 'optimizer.name', 'eval.metrics']
+)
+def test_a_name_that_is_not_registered_is_refused(name):
+  section, _, field = name.rpartition('.')
+  fields: Any = copy.deepcopy(_whole())
+  fields[section][field] = ('no such word',) if field == 'metrics' else 'no such word'
+  with refuses("'no such word'"):
+    validate(ConfigDict(fields))
 
 
 _SCALE = -1e-3, 1.1e30, *_NO_NUMBER

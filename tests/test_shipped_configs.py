@@ -6,8 +6,8 @@ import pytest
 from flax import nnx
 
 import configs
+from tests.built import model_of, task_of
 from tests.marks import mostly_full
-from zoo.config.building import build_model, build_task
 from zoo.core.registry import MODELS, parameters
 from zoo.training import train, validate
 
@@ -56,7 +56,7 @@ def test_clusters_are_the_papers_data():
 def test_half_of_the_prompts_of_half_bursty_clusters_have_bursts():
   config = config_of('clusters', 'half_bursty')
   validate(config)
-  task: Any = build_task(config)
+  task: Any = task_of(config)
   assert [part.burstiness for part in task.tasks] == [4, 0]
   assert {part.num_classes for part in task.tasks} == {2048}
   assert [*task.probabilities] == [0.5, 0.5]
@@ -76,7 +76,7 @@ def test_omniglot_has_as_many_classes_as_there_are_characters():
 def test_options_reach_the_model():
   config = config_of('transformer', 'smoke')
   config.model.hidden_features = 7
-  model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  model: Any = nnx.eval_shape(lambda: model_of(config, nnx.Rngs(0)))
   assert model.layers[0].feed_forward.up.kernel.shape == (64, 7)
 
 

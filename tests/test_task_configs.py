@@ -10,8 +10,8 @@ from flax import nnx, struct
 import configs
 import zoo
 from configs import common
+from tests.built import task_of
 from tests.compare import refuses
-from zoo.config.building import build_task
 from zoo.config.defaults import model_section, task_section
 from zoo.core import registry
 
@@ -26,7 +26,7 @@ def test_the_section_of_a_task_has_its_fields_and_their_defaults(name):
   config = common.with_variant(common.get_config(), f'smoke,task={name}')
   # Table 1 of the paper has a prior mean of 2, which is no default of the task.
   mean = {'prior_mean': 2.0} if name == 'linear_regression' else {}
-  assert build_task(config) == zoo.create_task(name, **section | mean)
+  assert task_of(config) == zoo.create_task(name, **section | mean)
   assert zoo.create_task(name, **section) == zoo.create_task(name)
 
 
@@ -36,7 +36,7 @@ def test_a_vector_may_be_given_for_a_number():
   config.task.prior_covariance = [
     [2.0 * (i == j) for i in range(10)] for j in range(10)
   ]
-  assert build_task(config) == zoo.create_task(
+  assert task_of(config) == zoo.create_task(
     'linear_regression', prior_mean=0.5, prior_covariance=2.0 * np.eye(10)
   )
 

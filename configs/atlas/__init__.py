@@ -291,7 +291,8 @@ def _set_training(config: Any) -> None:
   config.train.batch_size = 64
   optimizer = config.optimizer
   # At the smallest budget the slowest models take less than a hundred steps.
-  optimizer.schedule, optimizer.warmup_steps, optimizer.clip_norm = 'wsd', 20, 1.0
+  optimizer.schedule, optimizer.clip_norm = 'wsd', 1.0
+  optimizer.warmup_steps, optimizer.warmup_share = 20, None
   # The atlas measures its models itself.
   config.eval.num_batches = config.eval.num_compared = 0
 
@@ -302,11 +303,13 @@ def _set_width(config: Any, weights: int) -> None:
   # Imported here because the module is slow to import, and a mistyped flag should be
   # reported at once.
   building = importlib.import_module('zoo.config.building')
+  read = importlib.import_module('zoo.config.read').read
+  task = building.build_task(read(config))
 
   @functools.cache
   def count(width: int) -> int:
     config.model.width = width
-    return building.num_weights(building.abstract_model(config))
+    return building.num_weights(building.abstract_model(read(config), task))
 
   # The number of weights grows about as the square of the width.
   width, tried = 32 // heads * heads, set()

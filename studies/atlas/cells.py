@@ -5,7 +5,7 @@ learning rates, seeds and number of steps are inputs, so that the search for a r
 the training of the seeds use the same program.
 """
 
-import copy
+import dataclasses
 import functools
 import math
 import pathlib
@@ -19,33 +19,34 @@ from flax import nnx
 from studies.atlas import measure, search
 from studies.atlas.notes import MOST_STEPS, Found, Settings, read_notes, write_notes
 from studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
-from zoo.config.building import Config, abstract_model, build_task
-from zoo.config.sharding import State, on_mesh, replicate
+from zoo.config.building import build_task
+from zoo.config.read import to_content, with_fields
+from zoo.config.run import Run
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import DeepLSA, LinearAttention
+from zoo.sharding import State, on_mesh, replicate
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
-from zoo.training.compilation import Training
+from zoo.training.compilation import Training, compile_training
+from zoo.training.experiment import Experiment, build
 from zoo.training.loop import Loop
 from zoo.training.records import Progress
 from zoo.training.stacking import (
-  compile_many,
   init_side_by_side,
+  make_many,
   stream_keys,
   unstack,
 )
-from zoo.training.validation import validate
 
 _CHUNK = 100  # steps between two checks for SIGTERM and Ctrl-C
 _LANES = search.AT_ONCE  # the number of models that train side by side
 
 
-def _of_seed(config: Config, seed: int) -> Config:
-  config = copy.deepcopy(config)
-  config.seed = seed
-  return config
+def _of_seed(experiment: Experiment, seed: int) -> Experiment:
+  config = with_fields(experiment.config, {'seed': seed})
+  return dataclasses.replace(experiment, config=config)
 
 
 class Lanes(NamedTuple):
@@ -53,11 +54,11 @@ class Lanes(NamedTuple):
 
   Attributes:
     training: The compiled training of all lanes.
-    configs: The config of each lane.
+    experiments: The experiment of each lane.
   """
 
   training: Training
-  configs: list[Config]
+  experiments: list[Experiment]
 
 
 def _in_lanes(
@@ -68,17 +69,18 @@ def _in_lanes(
   Seeds and rates are at most as many as there are lanes. Further lanes repeat the last
   seed and rate, and their results are ignored.
   """
-  left, config = _LANES - len(seeds), training.config
-  configs = [_of_seed(config, seed) for seed in [*seeds, *[seeds[-1]] * left]]
+  left, first = _LANES - len(seeds), training.experiment
+  experiments = [_of_seed(first, seed) for seed in [*seeds, *[seeds[-1]] * left]]
   numbers = training.numbers._replace(
     learning_rate=np.array([*rates, *[rates[-1]] * left], 'f'),
     num_steps=np.float32(num_steps),
   )
-  with on_mesh(training.mesh, config):
+  configs = [experiment.config for experiment in experiments]
+  with on_mesh(first.mesh, first.config):
     keys = stream_keys(configs, TRAIN_STREAM)
-    keys, numbers = replicate((keys, numbers), training.mesh)
-  init = functools.partial(init_side_by_side, configs, training.abstract)
-  return Lanes(training._replace(key=keys, numbers=numbers, init=init), configs)
+    keys, numbers = replicate((keys, numbers), first.mesh)
+  init = functools.partial(init_side_by_side, experiments, training.abstract)
+  return Lanes(training._replace(key=keys, numbers=numbers, init=init), experiments)
 
 
 def _until(training: Training, last: int) -> Training:
@@ -86,21 +88,23 @@ def _until(training: Training, last: int) -> Training:
 
   It evaluates nothing, since a cell measures its models in its own way.
   """
-  config = copy.deepcopy(training.config)
-  config.train.num_steps, config.train.log_every = last, _CHUNK
-  config.eval.every = config.checkpoint.every = last
+  stops = {'train.num_steps': last, 'train.log_every': _CHUNK}
+  never = {'eval.every': last, 'checkpoint.every': last}
+  config = with_fields(training.experiment.config, {**stops, **never})
+  experiment = dataclasses.replace(training.experiment, config=config)
   evaluation = training.evaluation._replace(is_sampled=False, rule=lambda state: None)
-  return training._replace(config=config, evaluation=evaluation)
+  return training._replace(experiment=experiment, evaluation=evaluation)
 
 
 def _each(lanes: Lanes, state: State) -> list[State]:
   """Returns the state of the model in each lane."""
-  return [*unstack(lanes.configs, state)]
+  return [*unstack(lanes.experiments, state)]
 
 
 def _models(training: Training, states: Sequence[State]) -> list[nnx.Module]:
   """Builds the models that have these states."""
-  return [nnx.merge(training.graph, state['model']) for state in states]
+  graph = training.experiment.graphs['model']
+  return [nnx.merge(graph, state['model']) for state in states]
 
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
@@ -120,7 +124,7 @@ class CellRun:
     self,
     cell: Cell,
     settings: Settings,
-    get_config: Callable[[], Config],
+    get_config: Callable[[], Run],
     folder: pathlib.Path,
     interruption: Interruption,
   ):
@@ -143,14 +147,20 @@ class CellRun:
     self.notes = read_notes(folder, settings, get_config)
 
   @functools.cached_property
-  def config(self) -> Config:
-    """The validated config. Raises UserError if the model cannot do the task."""
-    return validate(self._get_config())
+  def experiment(self) -> Experiment:
+    """The experiment. Raises UserError if the model cannot do the task."""
+    return build(self._get_config())
+
+  @property
+  def config(self) -> Run:
+    """The valid config. Raises UserError if the model cannot do the task."""
+    return self.experiment.config
 
   @functools.cached_property
   def training(self) -> Training:
     """The training of the lanes, which is compiled when it is first needed."""
-    return compile_many([_of_seed(self.config, seed) for seed in range(_LANES)])
+    experiments = [_of_seed(self.experiment, seed) for seed in range(_LANES)]
+    return compile_training(make_many(experiments))
 
   def rows(self) -> list[AtlasRow]:
     """Trains what is missing, and returns the rows of the cell.
@@ -194,9 +204,9 @@ class CellRun:
     notes = self.notes
     notes.reason = ''
     try:
-      notes.context_length = self._get_config().task.context_length
+      notes.context_length = build_task(self._get_config()).context_length
       notes.weights, notes.operations = measure.sizes(self.config)
-      if isinstance(abstract_model(self.config), LinearAttention):
+      if isinstance(self.experiment.model, LinearAttention):
         notes.lowest = measure.lowest_known(self.config)
     except UserError as error:
       notes.reason = str(error)
@@ -218,7 +228,7 @@ class CellRun:
   @functools.cached_property
   def _most_steps(self) -> float:
     """The cap on the steps, which only networks of linear attention have."""
-    small = isinstance(abstract_model(self.config), (LinearAttention, DeepLSA))
+    small = isinstance(self.experiment.model, (LinearAttention, DeepLSA))
     return float(MOST_STEPS) if small else math.inf
 
   def _steps(self, budget: float) -> int:
@@ -276,8 +286,8 @@ class CellRun:
       few, missing = missing[:_LANES], missing[_LANES:]
       start, seeds = time.monotonic(), [seed for _, seed in few]
       lanes = _in_lanes(self.training, seeds, [rate for rate, _ in few], num_steps)
-      with on_mesh(lanes.training.mesh, self.config):
-        state = lanes.training.init()
+      with on_mesh(self.experiment.mesh, self.config):
+        state = lanes.training.init(True)
       label = f'{self.cell.name}: search, {len(few)} models'
       step, state = self._advance(lanes.training, state, (0, num_steps), label)
       if step < num_steps:
@@ -333,12 +343,12 @@ class CellRun:
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
     label = f'{self.cell.name}: {num_steps} steps'
     folder = self._folder / f'rate={rate:g}' / f'seed={seeds[0]}'
-    with Checkpoints(folder, 1, run_metadata(self.config)) as checkpoints:
+    with Checkpoints(folder, 1, run_metadata(to_content(self.config))) as checkpoints:
       latest = checkpoints.latest or 0
       # A checkpoint of a larger budget may lie behind the end of this constant part.
       start = latest if latest <= constant else 0
-      with on_mesh(training.mesh, self.config):
-        state = training.init()
+      with on_mesh(self.experiment.mesh, self.config):
+        state = training.init(True)
         if start:
           state = checkpoints.load(start, training.abstract)
       step, state = self._advance(training, state, (start, constant), label)
@@ -377,7 +387,7 @@ class CellRun:
     self, models: Sequence[nnx.Module], seeds: Sequence[int], num_prompts: int
   ) -> list[float]:
     """Returns the loss of each model on prompts of its seed; NaN if not finite."""
-    task = build_task(self.config)
+    task = self.experiment.task
     return [
       measure.loss(model, task, num_prompts, seed, self._measuring)
       for model, seed in zip(models, seeds, strict=True)
@@ -388,11 +398,15 @@ class CellRun:
   ) -> None:
     """Saves the models of a budget in folders that `zoo.load` reads."""
     for seed, state in zip(seeds, states, strict=True):
-      config = _of_seed(self.config, seed)
-      config.optimizer.learning_rate, config.train.num_steps = rate, num_steps
+      fields = {
+        'seed': seed,
+        'optimizer.learning_rate': rate,
+        'train.num_steps': num_steps,
+      }
+      content = to_content(with_fields(self.config, fields))
       folder = self._folder / 'models' / f'steps={num_steps}' / f'seed={seed}'
       folder.mkdir(parents=True, exist_ok=True)
-      save_result(folder, num_steps, state, run_metadata(config))
+      save_result(folder, num_steps, state, run_metadata(content))
 
   def _spend(self, start: float) -> None:
     """Adds the time since `start` to the minutes of the cell, and writes the notes."""

@@ -6,7 +6,6 @@ as many.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +17,9 @@ from jaxtyping import Float
 
 from studies.atlas.results import EXACT, SAMPLED, AtlasRow
 from zoo import estimators, theory
-from zoo.config.building import (
-  Config,
-  abstract_model,
-  build_task,
-  num_heads,
-  num_weights,
-)
+from zoo.config.building import abstract_model, build_task, num_heads, num_weights
+from zoo.config.read import with_fields
+from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Zero
@@ -94,7 +89,7 @@ def _is_finite(predictor: Predictor) -> bool:
 
 def losses_by_length(
   predictor: Predictor,
-  config: Config,
+  config: Run,
   lengths: Sequence[int],
   num_prompts: int,
   programs: Programs | None = None,
@@ -117,8 +112,9 @@ def losses_by_length(
   """
   if not _is_finite(predictor):
     return np.full(len(lengths), math.nan)
-  short = [length for length in lengths if length <= config.task.context_length]
-  longer = [length for length in lengths if length > config.task.context_length]
+  task = build_task(config)
+  short = [length for length in lengths if length <= task.context_length]
+  longer = [length for length in lengths if length > task.context_length]
 
   def means(task: Task, lengths: Sequence[int]) -> list[float]:
     losses = sample_losses(
@@ -126,7 +122,7 @@ def losses_by_length(
     )['']
     return losses.mean(axis=0).tolist()
 
-  curve = means(build_task(config), short)
+  curve = means(task, short)
   try:
     curve += means(_at_length(config, longer[-1]), longer) if longer else []
   except UserError:  # the model takes a fixed number of examples
@@ -134,26 +130,26 @@ def losses_by_length(
   return np.array(curve)
 
 
-def sizes(config: Config) -> tuple[int, float]:
+def sizes(config: Run) -> tuple[int, float]:
   """Returns the size of a config's model, without running it.
 
   Returns:
     The number of weights, and the operations of a forward pass for one prompt. Only
     operations in products of matrices count.
   """
-  model = abstract_model(config)
-  graph, state = nnx.split(model)
   task, count = build_task(config), 64
+  model = abstract_model(config, task)
+  graph, state = nnx.split(model)
   prompts = jax.eval_shape(lambda key: task.sample(key, count), jax.random.key(0))
   traced = jax.make_jaxpr(lambda state, prompts: nnx.merge(graph, state)(prompts))
   flops = product_flops(traced(state, prompts).jaxpr)
   return num_weights(model), flops / count
 
 
-def baselines(config: Config, name: str) -> list[AtlasRow]:
+def baselines(config: Run, name: str) -> list[AtlasRow]:
   """Measures the baselines of a config's task; the rows call the task `name`."""
   task = build_task(config)
-  lengths = 0, *lengths_of(config.task.context_length)
+  lengths = 0, *lengths_of(task.context_length)
   rows = []
   # A task of a user may lack the baseline `zero`.
   for baseline, predictor in ({'zero': Zero()} | task.baselines()).items():
@@ -164,14 +160,14 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
     if not is_known.all():
       sampled = losses_by_length(predictor, config, lengths, BASELINE_PROMPTS)
       by_length = np.where(is_known, exact, sampled)
-    risk = float(exact[lengths.index(config.task.context_length)])
+    risk = float(exact[lengths.index(task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
     mean_loss = risk if known == EXACT else loss(predictor, task, BASELINE_PROMPTS, 0)
     rows.append(
       AtlasRow(
         model=baseline,
         task=name,
-        context_length=config.task.context_length,
+        context_length=task.context_length,
         known=known,
         losses=(mean_loss,),
         lengths=lengths,
@@ -181,7 +177,7 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
   return rows
 
 
-def exact_baseline(name: str, config: Config, length: int) -> float:
+def exact_baseline(name: str, config: Run, length: int) -> float:
   """Computes the risk of a baseline after some number of examples by a formula.
 
   Args:
@@ -223,7 +219,7 @@ def exact_baseline(name: str, config: Config, length: int) -> float:
   return (lower + upper) / 2 if known else math.nan
 
 
-def lowest_known(config: Config) -> float | None:
+def lowest_known(config: Run) -> float | None:
   """Returns the lowest known exact risk of the linear attention of a config.
 
   It is the infimum on isotropic tasks, with a learned guess, and with d heads or more
@@ -237,8 +233,9 @@ def lowest_known(config: Config) -> float | None:
   task = _with_same_moments(build_task(config))
   if not covers(task):
     return None
-  guess = config.model.get('initial_guess', task.mean_weights())
-  bias = config.model.get('initial_bias', 0.0)
+  fixed = config.model.arguments
+  guess = fixed.get('initial_guess', task.mean_weights())
+  bias = fixed.get('initial_bias', 0.0)
   return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
 
 
@@ -261,8 +258,6 @@ def _with_same_moments(task: Task) -> Task:
   )
 
 
-def _at_length(config: Config, length: int) -> Any:
+def _at_length(config: Run, length: int) -> Any:
   """Builds the task of a config with another number of examples."""
-  config = copy.deepcopy(config)
-  config['task']['context_length'] = length
-  return build_task(config)
+  return build_task(with_fields(config, {'task.context_length': length}))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from studies.atlas import measure, search
-from zoo.config.building import Config
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
+from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, write_atomically
 from zoo.storage.rows import version_digest
@@ -102,7 +102,7 @@ class Notes:
   minutes: float = 0.0
 
 
-def digest_of(get_config: Callable[[], Config]) -> str:
+def digest_of(get_config: Callable[[], Run]) -> str:
   """Returns a digest of what the numbers of a cell depend on beside its settings."""
   try:
     config = to_json(get_config())
@@ -126,7 +126,7 @@ def has_notes(folder: pathlib.Path) -> bool:
 
 
 def read_notes(
-  folder: pathlib.Path, settings: Settings, get_config: Callable[[], Config]
+  folder: pathlib.Path, settings: Settings, get_config: Callable[[], Run]
 ) -> Notes:
   """Reads the notes of a cell, or returns new ones if its folder has none.
 

@@ -24,8 +24,8 @@ from studies.atlas.results import (
 )
 from zoo.measure.intervals import Estimate
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.interval_plots import RowPoint, plot_rows
 from zoo.reports.plots import Panel, Series, plot_panels, series
-from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BLACK,
   BLUE,

@@ -14,16 +14,16 @@ from studies.atlas import measure, report
 from studies.atlas.cells import CellRun
 from studies.atlas.notes import Settings, has_notes, read_notes
 from studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
-from studies.rows import CELLS, complete, shared_out
+from studies.cell_table import CELLS, complete, shared_out
 from studies.runner import run_in, writing
-from zoo.config.building import Config
-from zoo.config.saved import to_json
+from zoo.config.read import Readable, read
+from zoo.config.run import Run
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.rows import Row, read_rows, version_digest
 
 # Returns the config of a cell from its model, task, guess and context length.
-GetCellConfig = Callable[[str, str, str | None, int | None], Config]
+GetCellConfig = Callable[[str, str, str | None, int | None], Readable]
 
 
 class Grid(NamedTuple):
@@ -72,7 +72,7 @@ def run(
   """
   # A config is made when it is needed, and once: some search for a width, which takes
   # half a second.
-  get_config = functools.cache(grid.get_config)
+  get_config = functools.cache(lambda *cell: read(grid.get_config(*cell)))
   names = {cell.name: cell for cell in grid.cells}
   number = len(names if part is None else part.of([*names]))
   with writing(out), run_in(out) as (whole, interruption):
@@ -127,7 +127,7 @@ def _kept_rows(out: pathlib.Path) -> dict[str, Row]:
 
 
 def _baselines(
-  cell: Cell, get_config: Callable[[], Config], out: pathlib.Path
+  cell: Cell, get_config: Callable[[], Run], out: pathlib.Path
 ) -> list[AtlasRow]:
   """Returns the rows of the baselines of a cell's task.
 
@@ -136,7 +136,7 @@ def _baselines(
   """
   name = cell._replace(model='baselines', guess=None).name
   config = get_config()
-  digest = version_digest(to_json(config.task) + json.dumps(measure.key()))
+  digest = version_digest(config.task.text() + json.dumps(measure.key()))
   path = out / 'baselines' / f'{name}-{digest}.csv'
   if not path.is_file():
     rows = measure.baselines(config, cell.task)
@@ -146,7 +146,7 @@ def _baselines(
 
 
 def _known(
-  get_config: GetCellConfig,
+  get_config: Callable[..., Run],
   names: Iterable[str],
   kept: Mapping[str, Row],
   out: pathlib.Path,

@@ -30,7 +30,8 @@ from studies.headlines import (
 )
 from studies.runner import Trainer
 from studies.study import Measured, Measurement, by_seed
-from zoo.config.building import build_model
+from zoo.config.building import build_model, build_task
+from zoo.config.read import read
 from zoo.reports import Table
 from zoo.theory import dynamics
 from zoo.training.sweeps import Point, Row
@@ -111,8 +112,9 @@ def _broken(name: str, folder: pathlib.Path) -> Iterator[None]:
   if name == 'saddles':
     changes.append((dynamics, 'separate_heads', _merged))
   if name == 'tabular':
-    config, untrained = get_config('tabular'), folder / 'untrained'
-    zoo.save(build_model(config, nnx.Rngs(0)), untrained, config)
+    config, untrained = read(get_config('tabular')), folder / 'untrained'
+    model = build_model(config, build_task(config), nnx.Rngs(0))
+    zoo.save(model, untrained, config)
     changes.append((tabular, '_CHECKPOINT', untrained))
   with contextlib.ExitStack() as stack:
     for module, attribute, value in changes:

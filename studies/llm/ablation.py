@@ -7,13 +7,13 @@ import pathlib
 from collections.abc import Collection
 from typing import Any
 
+from studies.cell_table import CELLS, complete, shared_out
 from studies.llm import experiment
 from studies.llm.ablation_table import AblationCell, flat, results, row_of
 from studies.llm.config import KINDS, ORACLE, Config, validate_ablation
 from studies.llm.prompts import WITHOUT
-from studies.rows import CELLS, complete, shared_out
 from studies.runner import run_in, writing
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
 from zoo.core.errors import UserError, check_name
 from zoo.core.tables import to_csv
 from zoo.host.files import user_path, write_atomically

@@ -26,7 +26,7 @@ from studies.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompt
 from studies.llm.readouts import label_texts, read_all
 from studies.llm.report import plot
 from studies.llm.summary import Line, summarise
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zoo.config.building import Config, build_task
-from zoo.config.saved import to_json
+from zoo.config.building import build_task
+from zoo.config.read import Readable, read, to_content, to_json
+from zoo.config.run import Run
 from zoo.core.errors import check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
@@ -74,7 +75,7 @@ class Fitter:
 
   def __init__(
     self,
-    config: Config,
+    config: Readable,
     predictors: Sequence[str] | None = None,
     num_prompts: int = 2048,
     by_prompt: bool = True,
@@ -94,8 +95,10 @@ class Fitter:
     Raises:
       UserError: For an unknown name, and for predictors that cannot be mixed.
     """
-    self._config, self._num_prompts, self._by_prompt = config, num_prompts, by_prompt
-    self._task = build_task(config)
+    self._config = read(config)
+    self._is_run = 'train' in to_content(config)
+    self._num_prompts, self._by_prompt = num_prompts, by_prompt
+    self._task = build_task(self._config)
     self._predictors = named(self._task, predictors)
     check_mixture(self._task, self._predictors)
     self._shared = {} if shared is None else shared
@@ -134,7 +137,7 @@ class Fitter:
     return FittedRun(
       {step: _from_json(rows[step]['fit']) for step in sorted(rows)},
       {name: Estimate(**loss) for name, loss in last['losses'].items()},
-      _nats(self._config, self._task),
+      _nats(self._config, self._task) if self._is_run else math.nan,
     )
 
 
@@ -169,7 +172,7 @@ def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
 
 
 def coinciding(
-  config: Config,
+  config: Readable,
   predictors: Sequence[str] | None = None,
   num_prompts: int = 2048,
   tried: dict[str, list[list[str]]] | None = None,
@@ -193,6 +196,7 @@ def coinciding(
   Raises:
     UserError: For an unknown name, and for predictors that cannot be mixed.
   """
+  config = read(config)
   task = build_task(config)
   chosen, least = named(task, predictors), least_examples(config, task)
   tried = {} if tried is None else tried
@@ -207,9 +211,9 @@ def coinciding(
   return tried[key]
 
 
-def _prompts_of(config: Config, task: Task) -> str:
+def _prompts_of(config: Run, task: Task) -> str:
   """Returns a key of all that the prompts of a run depend on."""
-  return f'{to_json(config.task)} {least_examples(config, task)}'
+  return f'{config.task.text()} {least_examples(config, task)}'
 
 
 def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
@@ -224,24 +228,19 @@ def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
   )
 
 
-def least_examples(config: Config, task: Task) -> int:
+def least_examples(config: Run, task: Task) -> int:
   """Returns the fewest examples after which a run was trained to predict."""
-  # The config may be that of `zoo.save`, with a model and a task alone.
-  objective = config.get('objective', {})
-  if objective.get('positions', 'query') == 'every':
+  if config.objective.positions == 'every':
     return 0
-  least = objective.get('min_examples')
+  least = config.objective.min_examples
   return task.context_length if least is None else least
 
 
-def _nats(config: Config, task: Task) -> float:
+def _nats(config: Run, task: Task) -> float:
   """Returns the factor from a mean loss to nats of all labels of a step; may be NaN."""
-  batch_size = config.get('train', {}).get('batch_size')
-  if batch_size is None:
-    return math.nan
-  is_every = config.get('objective', {}).get('positions', 'query') == 'every'
+  is_every = config.objective.positions == 'every'
   of_prompt = task.context_length + 1 if is_every else 1
-  labels = of_prompt * batch_size
+  labels = of_prompt * config.train.batch_size
   if task.label_kind != 'numbers':
     return float(labels)
   noise_std = float(getattr(task, 'noise_std', 0.0))

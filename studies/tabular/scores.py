@@ -18,11 +18,11 @@ from sklearn.metrics import log_loss, r2_score, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import zoo
-from studies.rows import complete
+from studies.cell_table import complete
 from studies.runner import run_in
 from studies.tabular.methods import MOST_OF_PROCESS, PROCESS, methods
 from studies.tabular.tables import CLASSIFICATION, REGRESSION, Table
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError, shown
 from zoo.measure.calibrate import ConfidenceBin, PitBin, PitHistogram, Reliability

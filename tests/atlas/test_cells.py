@@ -26,8 +26,9 @@ from studies.atlas import (
   training,
 )
 from tests.atlas.rows import make_row
+from tests.built import model_of, task_of
 from tests.compare import refuses
-from zoo.config.building import build_model, build_task
+from zoo.config.read import read
 from zoo.core.protocols import PredictsAll
 from zoo.estimators.baselines import Zero
 from zoo.host.interruption import Interruption
@@ -57,7 +58,7 @@ def test_baselines_with_a_closed_form_are_exact():
   assert measure.exact_baseline('bayes', noisy, 6) == pytest.approx(0.268, abs=2e-4)
   for name in 'sparse', 'tree':
     config = sizes.get_config('gru', name, 'zero')
-    squares = build_task(config).sample(jax.random.key(0), 20_000).y_query ** 2
+    squares = task_of(config).sample(jax.random.key(0), 20_000).y_query ** 2
     risk = measure.exact_baseline('zero', config, 12)
     assert abs(squares.mean() - risk) < 4 * squares.std() / math.sqrt(20_000)
     assert risk == {'sparse': pytest.approx(2), 'tree': 1}[name]
@@ -69,7 +70,7 @@ def test_baselines_with_a_closed_form_are_exact():
 
 def test_the_lowest_known_risk_of_linear_attention_is_found():
   lowest = [
-    measure.lowest_known(sizes.get_config(model, 'prior', None, 10))
+    measure.lowest_known(read(sizes.get_config(model, 'prior', None, 10)))
     for model in ('yq_lsa', 'lsa')
   ]
   assert lowest[0] == pytest.approx(5 * 6 / 16)  # docs/theory_one_layer.md, section 3
@@ -77,12 +78,12 @@ def test_the_lowest_known_risk_of_linear_attention_is_found():
   one_head = isotropic_head_limit(5, 10, 1, math.sqrt(20))
   assert lowest[1] == pytest.approx(one_head, rel=1e-6)
   config = sizes.get_config('yq_lsa', 'quadratic_prior', None)
-  assert measure.lowest_known(config) is None
+  assert measure.lowest_known(read(config)) is None
 
 
 def test_on_sparse_weights_linear_attention_reaches_what_it_does_on_dense_ones():
   # d(d + 1)/(C + d + 1) for E wwᵀ = I, here of a quarter of it.
-  lowest = measure.lowest_known(sizes.get_config('yq_lsa', 'sparse'))
+  lowest = measure.lowest_known(read(sizes.get_config('yq_lsa', 'sparse')))
   assert lowest == pytest.approx(8 * 9 / 21 / 4)
 
 
@@ -133,11 +134,11 @@ class _Stop(Interruption):
 def test_in_a_curve_prompts_of_the_length_of_training_are_those_of_training():
   """The beginning of a longer prompt of clusters often lacks the class of its query."""
   config = sizes.get_config('yq_lsa', 'linear')
-  task, length = build_task(config), config.task.context_length
+  task, length = task_of(config), config.task.context_length
   programs = Programs()
   of_training = measure.loss(Zero(), task, 64, 0, programs)
   curve, longer = measure.losses_by_length(
-    Zero(), config, (length, 2 * length), 64, programs
+    Zero(), read(config), (length, 2 * length), 64, programs
   )
   assert curve == pytest.approx(of_training, rel=1e-6)
   assert longer != pytest.approx(of_training, rel=1e-6)
@@ -146,18 +147,18 @@ def test_in_a_curve_prompts_of_the_length_of_training_are_those_of_training():
 def test_weights_that_are_not_finite_have_no_loss():
   """Also of a model with two ways to predict, which do not agree on NaN."""
   config = sizes.get_config('sequential', 'linear')
-  task, model = build_task(config), build_model(config, nnx.Rngs(0))
+  task, model = task_of(config), model_of(config, nnx.Rngs(0))
   weights = nnx.state(model, nnx.Param)
   nnx.update(model, jax.tree.map(lambda array: array + math.nan, weights))
   assert isinstance(model, PredictsAll)
   assert math.isnan(measure.loss(model, task, 64, 0))
-  assert np.isnan(measure.losses_by_length(model, config, (11, 23), 64)).all()
+  assert np.isnan(measure.losses_by_length(model, read(config), (11, 23), 64)).all()
 
 
 def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
   cell, settings = Cell('lsa', 'parity'), Settings('laptop', (0, 1), (1e5,))
-  get_config = functools.partial(sizes.get_config, 'lsa', 'parity')
-  run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+  config = read(sizes.get_config('lsa', 'parity'))
+  run = cells.CellRun(cell, settings, lambda: config, tmp_path, Interruption())
   (row,) = run.rows()
   assert 'predicts one number' in row.reason
   assert row.context_length == 23  # the parity of 24 symbols
@@ -167,8 +168,8 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
 def test_only_networks_of_linear_attention_have_a_cap_on_their_steps(tmp_path, model):
   """A step of softmax attention takes 4.4e7 operations, so that 3e12 pay for 68,000."""
   cell, settings = Cell(model, 'tree', 'zero'), Settings('laptop', (0,), (1e11, 3e12))
-  get_config = functools.partial(sizes.get_config, model, 'tree')
-  run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+  config = read(sizes.get_config(model, 'tree'))
+  run = cells.CellRun(cell, settings, lambda: config, tmp_path, Interruption())
   run.notes.step_operations = 4.4e7
   capped = model != 'softmax'
   assert run._steps(1e11) == 2273
@@ -313,8 +314,8 @@ def test_a_search_with_several_seeds_takes_their_mean_and_no_short_runs(
     rows = atlas.run(grid, tmp_path / str(search_seeds), '')
     assert rows is not None
     (folder,) = (tmp_path / str(search_seeds) / 'cells').iterdir()
-    get_config = functools.partial(_GRID.get_config, *_GRID.cells[0])
-    return rows[-1], notes.read_notes(folder, settings, get_config).tried
+    config = read(_GRID.get_config(*_GRID.cells[0]))
+    return rows[-1], notes.read_notes(folder, settings, lambda: config).tried
 
   (_, of_one), (row, of_two) = searched(1), searched(2)
   ((steps, found),) = of_two.items()

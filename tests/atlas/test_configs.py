@@ -10,8 +10,9 @@ from flax import nnx
 
 import zoo
 from configs import atlas as sizes
+from tests.built import abstract_of, task_of
 from tests.marks import mostly_full
-from zoo.config.building import abstract_model, build_task, num_weights
+from zoo.config.building import num_weights
 from zoo.core.errors import UserError
 from zoo.core.registry import TASKS
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 def _check_weights(model, task):
   config: Any = sizes.get_config(model, task, 'zero')
-  count = num_weights(abstract_model(config))
+  count = num_weights(abstract_of(config))
   assert abs(count / 25_000 - 1) <= 0.1, (model, count, config.model.width)
 
 
@@ -116,7 +117,7 @@ def test_a_prior_has_a_mean_and_its_control_has_none(task):
   """In the mean over prompts of the labels, or probabilities, at given features."""
   x = np.random.default_rng(0).uniform(0.5, 2, (4, 5))
   for name, is_zero in ((task, True), (f'{task}_prior', False)):
-    made: Any = build_task(sizes.get_config('gru', name, 'zero'))
+    made: Any = task_of(sizes.get_config('gru', name, 'zero'))
     functions = jax.vmap(made.sample_function)(
       jax.random.split(jax.random.key(0), 10_000)
     )

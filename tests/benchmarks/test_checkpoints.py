@@ -29,9 +29,10 @@ from tests.launch.processes import ROOT
 from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo import theory
+from zoo.config.read import read, to_content
 from zoo.config.saved import differences
 from zoo.storage.steps import damage_of
-from zoo.training.validation import validate
+from zoo.training.experiment import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -86,7 +87,7 @@ def test_a_card_is_true(name):
   assert saved.task.prior_mean.tolist() == [2.0] * 10
   risk = theory.exact_risk(saved.model, saved.task)
   assert abs(risk - card['exact_risk']) < 1e-6
-  least = lowest_known(saved.config)
+  least = lowest_known(read(saved.config))
   assert least is not None
   assert abs(least - card['lowest_known']) < 1e-6
   # Below the lowest known risk it can only be by rounding, in float64.
@@ -121,7 +122,7 @@ def test_the_command_of_a_card_trains_its_config():
       field, _, value = flag.removeprefix('--config.').partition('=')
       section, _, leaf = field.rpartition('.')
       config[section][leaf] = config[section].get_type(leaf)(value)
-    assert not differences(card['config'], config)
+    assert not differences(card['config'], to_content(config))
 
 
 def test_the_index_is_that_of_the_cards():

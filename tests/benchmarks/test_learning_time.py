@@ -14,11 +14,11 @@ import pytest
 import zoo
 from benchmarks import learning_curves
 from tests.launch.conftest import forget_commands
-from zoo.config import optimizers
 from zoo.core.errors import UserError
 from zoo.estimators.baselines import Zero
 from zoo.reports import plots
 from zoo.tasks import LinearRegression
+from zoo.training import optimizers
 
 _DOCS = pathlib.Path(__file__).parents[2] / 'docs'
 

@@ -8,9 +8,9 @@ from flax import nnx
 from benchmarks import harness, linear
 from benchmarks.harness import Contender, Timing
 from benchmarks.linear import Case
+from tests.built import model_of
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
-from zoo.config.building import build_model
 from zoo.core.prompt import Prompt
 from zoo.training import train
 
@@ -38,7 +38,7 @@ def test_the_literal_program_trains_the_same_model(name):
     w = 2.0 + jax.random.normal(keys[2], (b, d))
     y, target = (x * w[:, None]).sum(-1), (x_query * w).sum(-1)
     prompt = Prompt(x=x, y=y, x_query=x_query, y_query=target)
-    model = build_model(config, nnx.Rngs(0))
+    model = model_of(config, nnx.Rngs(0))
     return nnx.grad(lambda model: ((model(prompt) - target) ** 2).mean())(model)
 
   grads = gradient(key)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from zoo.config.building import abstract_model
+from tests.built import abstract_of
 from zoo.storage.checkpoints import Checkpoints
 from zoo.storage.steps import SUMS
 
@@ -58,7 +58,7 @@ def zeros_of(config: Any) -> nnx.State:
   """The state of the model that a config makes, with zeros as weights."""
   return jax.tree.map(
     lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)),
-    nnx.state(abstract_model(config)),
+    nnx.state(abstract_of(config)),
   )
 
 

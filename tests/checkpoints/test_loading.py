@@ -16,13 +16,14 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import zoo
+from tests.built import abstract_of
 from tests.checkpoints.states import files_of, zeros_of
 from tests.compare import refuses
 from tests.compiled import predict
 from tests.launch.processes import ROOT, run
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo.config.building import abstract_model
+from zoo.config.read import to_content
 from zoo.storage import loading
 from zoo.storage.checkpoints import Checkpoints, run_metadata
 from zoo.storage.steps import damage_of
@@ -44,7 +45,7 @@ def workdir(tmp_path_factory):
   folder = tmp_path_factory.mktemp('run') / 'heads'
   folder.mkdir()
   mesh = jax.make_mesh((4, 2), ('data', 'model'), (AxisType.Auto,) * 2)
-  state = nnx.state(abstract_model(CONFIG))
+  state = nnx.state(abstract_of(CONFIG))
 
   def put(path, variable):
     array = WEIGHTS[path[-1]]
@@ -53,7 +54,7 @@ def workdir(tmp_path_factory):
 
   state = nnx.map_state(put, state)
   optimizer = {'count': jax.device_put(np.int32(0))}
-  with Checkpoints(folder, 3, run_metadata(CONFIG)) as checkpoints:
+  with Checkpoints(folder, 3, run_metadata(to_content(CONFIG))) as checkpoints:
     for step in (4, 8, 12):
       checkpoints.save(step, {'model': state, 'optimizer': optimizer})
   return folder
@@ -196,7 +197,7 @@ def run_beside(tmp_path):
   """A run of one step that saves another, and deletes that one, amid each load."""
   config = small_config('lsa')
   zeros = zeros_of(config)
-  with Checkpoints(tmp_path, 1, run_metadata(config)) as checkpoints:
+  with Checkpoints(tmp_path, 1, run_metadata(to_content(config))) as checkpoints:
 
     def save(step):
       checkpoints.save(step, {'model': zeros})

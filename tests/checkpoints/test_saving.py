@@ -143,7 +143,7 @@ def test_a_model_with_random_keys_comes_back_and_the_save_draws_none(
 def test_what_json_cannot_hold_is_named(register, tmp_path):
   register('scaled')(Scaled)
   model = Scaled(3, activation=jnp.sin, rngs=nnx.Rngs(0))
-  with refuses('an object of the type', 'cannot be saved', 'must hold None, numbers'):
+  with refuses('config.model.activation is', 'config.json cannot hold'):
     zoo.save(model, tmp_path / 'model', config_for('scaled', activation=jnp.sin))
   layers = [{'size': 1, 'value': 1.0, 'a.b': 1}]  # in a list, names are left alone
   model = Scaled(3, layers, rngs=nnx.Rngs(0))
@@ -154,20 +154,20 @@ def test_what_json_cannot_hold_is_named(register, tmp_path):
     def __init__(self, num_features, options, *, rngs):
       super().__init__(num_features, rngs=rngs)
 
-  with refuses('cannot be saved', 'a.b'):
+  with refuses("config.model.options has the key 'a.b'"):
     model = WithOptions(3, {'a.b': 1}, rngs=nnx.Rngs(0))
     config = config_for('with_options', options={'a.b': 1})
     zoo.save(model, tmp_path / 'dotted', config)
   assert [path.name for path in tmp_path.iterdir()] == ['model']
 
 
-def test_what_cannot_be_saved_is_named(tmp_path):
+def test_what_cannot_be_saved_is_named(tmp_path, unchecked):
   model = constructions.gd_transformer(np.zeros(3), 0.3)
   config = config_for('yq_lsa')
   with refuses("the config has no field 'task.name'; it is needed"):
     zoo.save(model, tmp_path / 'new', {'model': config['model']})
   task: Any = TASK
-  with refuses('the config is a LinearRegression; it must be a dict or a ConfigDict'):
+  with refuses('the config is a LinearRegression; it must be a ConfigDict'):
     zoo.save(model, tmp_path / 'new', task)
   with refuses('exists already'):
     (tmp_path / 'file').touch()

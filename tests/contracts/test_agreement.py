@@ -16,7 +16,6 @@ from tests.compiled import built
 from tests.contracts.classes import C, D, Least, Linear, make_class
 from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
-from zoo.config.sharding import make_mesh
 from zoo.contracts.agreement import check_agreement
 from zoo.contracts.mixers import check_mixers
 from zoo.mixers.attention import SoftmaxAttention
@@ -24,8 +23,8 @@ from zoo.tasks import FunctionClass
 from zoo.tasks.base import dot
 from zoo.training import train
 from zoo.training.compilation import make_training
+from zoo.training.experiment import build, validate
 from zoo.training.run import checked_state
-from zoo.training.validation import validate
 
 pytestmark = pytest.mark.usefixtures('register')
 
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.usefixtures('register')
 def begin(config: Any) -> None:
   """What a run does before it writes anything."""
   validate(config)
-  checked_state(make_training(config, make_mesh(config)))
+  checked_state(make_training(build(config)))
 
 
 class _Ahead(zoo.mixers.Mixer):

@@ -8,16 +8,17 @@ import jax
 import numpy as np
 
 from launch import cli, config_flag, main
-from zoo.config.building import build_task
-from zoo.config.sharding import make_mesh, replicate
+from tests.built import task_of
+from zoo.config.read import read
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.objectives.base import sample
+from zoo.sharding import make_mesh, replicate
 
 
 def train_and_draw() -> None:
   main.main()
   config: Any = config_flag.get(main._CONFIG)
-  mesh, task = make_mesh(config), build_task(config)
+  mesh, task = make_mesh(read(config)), task_of(config)
   with jax.set_mesh(mesh):
     key = replicate(stream_of(config.seed, TRAIN_STREAM), mesh)
 

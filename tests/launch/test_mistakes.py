@@ -73,7 +73,7 @@ _MISTAKES = {
   f'{_MAIN} --config.task.name=urns': '--config=FILE:task=urns, which sets its',
   f'{_MAIN} --config.task.prior_mean=1e39': ('has the size 1e+39', 'most 3.4e+38'),
   f'{_MAIN} --config.task.prior_mean=(1,2,3,4,-1e39)': 'prior_mean has the size 1e+39',
-  f'{_MAIN} --config.optimizer.learning_rate=1e39': 'learning_rate has the size 1e+39',
+  f'{_MAIN} --config.optimizer.learning_rate=1e39': 'learning_rate is 1e+39; it must',
   f'{_SMOKE} --config.model.num_heads=100000000000': (
     'the memory is not enough',
     'or config.model,',
@@ -175,13 +175,13 @@ _MISTAKES = {
   f'{_PROBE} --out=taken': 'which is not a folder',
   f'{_PROBE} --seconds=5': '--seconds belongs to --interventions',
   'strategies --checkpoint=checkpoints/yq_lsa --out=taken': 'which is not a folder',
-  f'{_SWEEP} --sweep=config.seed=0,1': "the field 'config.seed'; leave out config.",
+  f'{_SWEEP} --sweep=config.seed=0,1': "the field 'config.seed' must be given without",
   _SWEEP: '--sweep is missing',
-  f'{_SWEEP} --sweep=task.prior_men=1': "did you mean 'task.prior_mean'?",
+  f'{_SWEEP} --sweep=task.prior_men=1': "did you mean 'prior_mean'?",
   f'{_SWEEP} --sweep=seed=1 --sweep=seed=2': 'twice',
   f'{_SWEEP} --sweep=model.num_heads=0': 'num_heads',
   f'{_SWEEP} --sweep=model.num_heads,seed=1': "'1' must have 2 values",
-  f'{_SWEEP} --sweep=task.noise_std=0..a': ("cannot be '0..a'", 'type float', '1..3'),
+  f'{_SWEEP} --sweep=task.noise_std=0..a': "noise_std is '0..a'; it must be a",
   f'{_SWEEP} --sweep=seed=0..9999 --sweep=task.noise_std=0,1,2,3,4,5,6,7,8,9,10': '110',
 }
 # A URL in place of a folder.

@@ -13,7 +13,7 @@ from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
 from tests.trees import ROOT
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
 from zoo.core.registry import create_task
 from zoo.host.files import workdir_path
 from zoo.measure.predictive import with_drawn_labels
@@ -114,7 +114,12 @@ def labels_of(folders):
   return [line.get_label() for line in axes.lines[: len(folders)]]
 
 
-_FIELDS = 'optimizer.beta1', 'optimizer.beta2', 'train.batch_size', 'train.num_steps'
+_FIELDS = (
+  'optimizer.beta1',
+  'optimizer.clip_norm',
+  'train.batch_size',
+  'train.num_steps',
+)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +141,8 @@ _FIELDS = 'optimizer.beta1', 'optimizer.beta2', 'train.batch_size', 'train.num_s
       ['lsa, seed=3', 'yq_lsa, seed=4'],
     ),
     (
-      {'a': {name: i for i, name in enumerate(_FIELDS)}, 'b': {'seed': 5}},
-      ['beta1=0, beta2=1, seed=0, batch_size=2, …', None],
+      {'a': {**dict.fromkeys(_FIELDS, 1), 'optimizer.beta1': 0.5}, 'b': {'seed': 5}},
+      ['beta1=0.5, clip_norm=1, seed=0, batch_size=1, …', None],
     ),
     ({'a': {}, 'b': {}}, ['yq_lsa (a)', 'yq_lsa (b)']),
   ],

@@ -10,12 +10,14 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.built import abstract_of, model_of
 from tests.compare import refuses
 from tests.compiled import counted
 from tests.marks import mostly_full, mostly_slow
 from tests.models import bodies
 from tests.weights import drawn
-from zoo.config.building import abstract_parts, build_model
+from zoo.config.building import abstract_parts, build_task
+from zoo.config.read import read
 from zoo.core import registry
 from zoo.core.distributions import Bars, Classes, Gaussian
 from zoo.models import TokenModel, quantile_edges
@@ -198,18 +200,19 @@ def _config(model='deep_set', task='linear_regression', head='bars'):
 
 @pytest.mark.slow
 def test_shapes_alone_draw_no_edges():
-  config = _config()
+  config = read(_config())
+  task = build_task(config)
   with counted() as programs:
-    _, state = abstract_parts(config)
+    _, state = abstract_parts(config, task)
   assert not programs
   assert state['edges'].get_value().shape == (NUM_BARS + 1,)
 
 
 def test_a_head_for_numbers_is_refused_where_labels_are_classes():
   with refuses("config.model.head is 'bars'; it must be 'point'", 'signs'):
-    abstract_parts(_config('transformer', 'logistic_regression'))
+    abstract_of(_config('transformer', 'logistic_regression'))
   with refuses("config.model.head is 'gaussian'; it must be 'point'", 'classes'):
-    abstract_parts(_config('transformer', 'gaussian_clusters', 'gaussian'))
+    abstract_of(_config('transformer', 'gaussian_clusters', 'gaussian'))
   with refuses('the labels of Tabular have', 'for labels that are one number'):
     zoo.models.quantile_edges(zoo.create_task('tabular', kind='both'), 4)
 
@@ -218,7 +221,7 @@ def test_a_head_for_numbers_is_refused_where_labels_are_classes():
 def test_a_saved_model_has_its_head_and_its_edges(tmp_path):
   config = _config()
   config.model.width = 8
-  model = build_model(config, nnx.Rngs(3))
+  model = model_of(config, nnx.Rngs(3))
   task = zoo.create_task(**{**config.task.to_dict()})
   np.testing.assert_array_equal(model.edges[...], quantile_edges(task))
   assert len(model.edges[...]) == NUM_BARS + 1

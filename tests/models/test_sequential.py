@@ -10,6 +10,7 @@ from flax import nnx
 
 import configs
 import zoo
+from tests.built import task_of
 from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.marks import mostly_full
@@ -20,11 +21,10 @@ from tests.traced import carried
 from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
-from zoo.config.building import build_task
 from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory import sequential
 from zoo.training import train
-from zoo.training.validation import validate
+from zoo.training.experiment import validate
 
 
 def _model(rule: str = 'delta', guess: str = 'linear') -> SequentialLearner:
@@ -89,7 +89,7 @@ def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
   config.train.num_steps, config.train.log_every = 3000, 1000
   config.checkpoint.every = config.eval.every = 3000
   summary: Any = train(config, tmp_path)
-  task = build_task(config)
+  task = task_of(config)
   best = sequential.optimal_delta_rule(task)
   # No numbers are better; the rest is what float32 leaves of a gradient.
   assert -1e-6 < summary['exact_risk'] - best.curve[-1] < 1e-4

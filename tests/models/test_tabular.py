@@ -20,6 +20,7 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.marks import mostly_full
+from zoo.config.read import read
 from zoo.core.distributions import Bars, Classes, NumberOrClass
 from zoo.models import Tabular
 from zoo.objectives import Rows
@@ -227,7 +228,7 @@ def test_the_objective_is_the_mean_over_rows_behind_the_context():
   y[0, :, 0], y[1, :, 1:4] = numbers.targets[0], classes.targets[0]
   prompt = zoo.Prompt(*map(jnp.asarray, (x[:, :-1], y[:, :-1], x[:, -1], y[:, -1])))
   task = zoo.create_task('tabular', num_features=3, num_classes=_CLASSES)
-  objective = Rows(configs.get_config('tabular'), task, model)
+  objective = Rows(read(configs.get_config('tabular')), task, model)
 
   @nnx.jit
   def run(model, prompt):
@@ -280,7 +281,7 @@ def test_what_is_too_much_is_refused_in_one_line():
   other = nnx.eval_shape(
     lambda: zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0))
   )
-  config = configs.get_config('tabular')
+  config = read(configs.get_config('tabular'))
   with refuses("objective.name is 'rows', and LSA has no losses_of_rows"):
     Rows(config, task, other)
   classes = zoo.create_task('tabular', num_features=5, num_classes=5, kind='classes')

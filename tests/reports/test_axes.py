@@ -33,8 +33,11 @@ from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.latents import LatentScore
 from zoo.probing.nearest_strategies.mixtures import NearestMixture, Strategies
 from zoo.probing.nearest_strategies.shifts import TaskShift
-from zoo.reports import comparison_plots, heat_maps, plots, rows
-from zoo.reports.probe import algorithm_pictures, intervention_pictures
+from zoo.reports import comparison_plots, heat_maps, interval_plots, plots
+from zoo.reports.probe import (
+  algorithm_pictures,
+  intervention_pictures,
+)
 from zoo.reports.probe import pictures as of_probes
 from zoo.reports.probe.interventions import HeadMeasurements
 from zoo.reports.style import BLUE, Figure, drawing_of
@@ -111,8 +114,8 @@ def _plot_layer_algorithms(ax=None):
 
 
 def _plot_rows(ax=None):
-  points = {'a': [rows.RowPoint('lstm', 'b', 2.0, 0.5)]}
-  return rows.plot_rows(points, 'x', {'b': BLUE}, ax=ax)
+  points = {'a': [interval_plots.RowPoint('lstm', 'b', 2.0, 0.5)]}
+  return interval_plots.plot_rows(points, 'x', {'b': BLUE}, ax=ax)
 
 
 def _plot_scaling(ax=None):
@@ -201,7 +204,7 @@ _OF_RUNS = {
 
 def test_all_functions_that_draw_are_tried():
   modules = (
-    *(plots, heat_maps, rows, comparison_plots, run_plots, of_probes),
+    *(plots, heat_maps, interval_plots, comparison_plots, run_plots, of_probes),
     *(algorithm_pictures, intervention_pictures, of_strategies),
     *(pictures, linear, deviations),
   )

@@ -28,6 +28,7 @@ from studies.strategies.pictures import (
   plot_strategies,
 )
 from studies.strategies.series import Fit, FittedRun, Fitter, named
+from tests.built import task_of
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.core.tables import to_csv
@@ -272,7 +273,7 @@ def test_fits_are_kept_and_are_those_of_the_probe(model):
   fitter = Fitter(config, ['zero', 'bayes'], 64)
   row = json.loads(json.dumps(fitter.row(model)))
   run = fitter.fitted({3: row})
-  task = zoo.config.building.build_task(config)
+  task = task_of(config)
   expected = strategies(model, task, named(task, ['zero', 'bayes']), 64).by_length[-1]
   assert run.fits[3].weights == expected.weights
   assert run.fits[3].stderrs == expected.stderrs

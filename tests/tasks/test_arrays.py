@@ -14,12 +14,14 @@ import pytest
 
 import zoo
 from configs import common
+from tests.built import task_of
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.tasks import host
 from tests.training.runs import small_config
 from tests.training.test_evaluation import made, mean_losses
-from zoo.config.building import build_task, with_full_path
+from zoo.config.building import with_full_path
+from zoo.config.read import read
 from zoo.measure.predict import sample_batches
 from zoo.tasks import arrays
 
@@ -131,23 +133,29 @@ def _config(path) -> Any:
   return config
 
 
+def _recorded(config):
+  """The config as a run records it."""
+  run = read(config)
+  return with_full_path(run, task_of(run))
+
+
 def test_a_run_records_the_file_and_refuses_another(path):
-  config = with_full_path(_config(path))
+  config = _recorded(_config(path))
   with open(path, 'rb') as file:
-    assert config.task.sha256 == hashlib.sha256(file.read()).hexdigest()
-  assert build_task(config) == _task(path)
-  assert with_full_path(config) == config
+    assert config.task.arguments['sha256'] == hashlib.sha256(file.read()).hexdigest()
+  assert task_of(config) == _task(path)
+  assert _recorded(config) == config
   _write(path, y=np.ones(_N))
   with refuses('config.task: path is', 'my.npz', 'a file that has changed'):
-    build_task(config)
+    task_of(config)
 
 
 def test_a_run_keeps_the_full_path(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  config = with_full_path(_config('my.npz'))
-  assert config.task.path == _task('my.npz').path == path
+  config = _recorded(_config('my.npz'))
+  assert config.task.arguments['path'] == _task('my.npz').path == path
   monkeypatch.chdir('/')
-  assert build_task(config) == _task(path)
+  assert task_of(config) == _task(path)
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -157,9 +165,9 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
   y[np.random.RandomState(0).permutation(_N)[:6]] = 3
   config = _config(_write(tmp_path / 'my.npz', y=y))
   config.model.init_scale = 0.0
-  training = made(with_full_path(config))
+  training = made(_recorded(config))
   np.testing.assert_allclose(mean_losses(training), 9, rtol=1e-6)
-  assert not host.targets(_rows(build_task(config))[1]).any()
+  assert not host.targets(_rows(task_of(config))[1]).any()
 
 
 @pytest.mark.parametrize(

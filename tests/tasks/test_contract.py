@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from configs import common
+from tests.built import task_of
 from tests.marks import mostly_full
-from zoo.config.building import build_task
 from zoo.contracts import tasks as contracts
 
 # Small sizes, by field of the config. Three features or more give sums an order.
@@ -80,7 +80,7 @@ def test_its_prompts_are_those_of_sample_one_but_for_linear_regression(name):
 def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch, full):
   if not full:  # an eighth of the prompts on which `bayes` is compared
     monkeypatch.setattr(contracts, '_NUM_PAIRED', 64)
-  zoo.check_task(build_task(common.with_variant(common.get_config(), f'task={name}')))
+  zoo.check_task(task_of(common.with_variant(common.get_config(), f'task={name}')))
 
 
 @pytest.mark.slow

@@ -12,10 +12,12 @@ from scipy.stats import chi2
 
 import configs
 import zoo
+from tests.built import task_of
 from tests.compare import refuses
 from tests.digits import digits, write_digits
 from tests.tasks import host
-from zoo.config.building import build_task, with_full_path
+from zoo.config.building import with_full_path
+from zoo.config.read import read
 from zoo.core.errors import CONSTRAINTS
 
 
@@ -197,14 +199,23 @@ def _config(data_dir, **changes) -> Any:
   return config
 
 
+def _recorded(config):
+  """The config as a run records it."""
+  run = read(config)
+  return with_full_path(run, task_of(run))
+
+
 @pytest.mark.slow
 def test_a_run_keeps_the_full_path_and_the_version(data_dir, monkeypatch):
   monkeypatch.chdir(data_dir)
-  config = with_full_path(_config('.'))
-  assert (config.task.data_dir, config.task.dataset) == (data_dir, 'digits:1.0.0')
+  config = _recorded(_config('.'))
+  assert [config.task.arguments[field] for field in ('data_dir', 'dataset')] == [
+    data_dir,
+    'digits:1.0.0',
+  ]
   monkeypatch.chdir('/')
-  assert with_full_path(config) == config
-  assert build_task(config).num_features == 28**2
+  assert _recorded(config) == config
+  assert task_of(config).num_features == 28**2
 
 
 @pytest.mark.parametrize(

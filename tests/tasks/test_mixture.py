@@ -15,10 +15,10 @@ from scipy import special, stats
 import zoo
 from configs import common
 from studies.strategies.series import named
+from tests.built import task_of
 from tests.compare import refuses
 from tests.tasks import host
-from zoo.config.building import build_task
-from zoo.config.saved import to_json
+from zoo.config.read import to_json
 from zoo.estimators.baselines import Examples
 from zoo.probing import strategies
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
@@ -322,10 +322,10 @@ def test_objects_are_mixed_and_configs_name_their_sections():
     _named('sparse_regression', num_nonzero=1, noise_std=0.2),
     _named('task_pool'),
   )
-  assert build_task(config) == task
+  assert task_of(config) == task
   # As a file of a run has them, which knows lists alone.
   config.task.update(json.loads(to_json(config))['task'])
-  assert build_task(config) == task
+  assert task_of(config) == task
 
 
 @pytest.mark.parametrize(

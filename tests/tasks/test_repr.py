@@ -6,8 +6,8 @@ from flax import nnx
 
 import configs
 import zoo
+from tests.built import model_of
 from tests.settings import isotropic
-from zoo.config.building import build_model
 from zoo.core import registry
 from zoo.storage.loading import SavedModel
 
@@ -42,6 +42,6 @@ def test_a_task_and_its_baselines_fit_a_screen(name):
 def test_a_saved_model_is_shown_in_a_line():
   task = isotropic(3, 4, prior_mean=0.5)
   config = configs.get_config('yq_lsa', 'smoke')
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  model = nnx.eval_shape(lambda: model_of(config, nnx.Rngs(0)))
   shown = repr(SavedModel(model, task, config, step=0))
   assert shown == f'SavedModel(model=YqLSA(…), task={task!r}, step=0)'

@@ -25,7 +25,7 @@ from zoo.core.exact_forms import Recurrence
 from zoo.models import DeepLSA
 from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory.deep.deep_rule import deep_rule_risk
-from zoo.training.validation import validate
+from zoo.training.experiment import validate
 
 _D = 3
 _risk = jax.jit(deep_rule_risk)

@@ -1,6 +1,5 @@
 """Small runs for tests: seconds on one core, all of the loop in them."""
 
-import copy
 import functools
 import json
 import pathlib
@@ -16,9 +15,12 @@ from orbax.checkpoint import v1 as ocp
 
 import configs
 import zoo
-from zoo.config.saved import to_json
-from zoo.config.sharding import replicate
-from zoo.training import loop, run, stacking, step
+from zoo.config.read import to_content
+from zoo.config.run import Run
+from zoo.sharding import replicate
+from zoo.training import experiment as experiments
+from zoo.training import loop, run, stacking
+from zoo.training.sweeps import run as sweep_run
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
@@ -91,12 +93,12 @@ _CHECKED: set[tuple[nnx.GraphDef, str]] = set()  # models, and the tasks they ar
 def compile_init(monkeypatch: Any) -> None:
   """Lets each model of a sweep be made by one program, and not by many small ones."""
 
-  def create(config: Any, key: jax.Array, weights: Any = None) -> Any:
-    task = [config.task.get(f) for f in ('name', 'num_features', 'context_length')]
-    parts = [to_json(config[part]) for part in ('model', 'optimizer', 'mesh')]
-    text = f'create {parts} {task}'
+  def create(config: Run, task: Any, key: jax.Array, weights: Any = None) -> Any:
+    sizes = config.task.name, task.num_features, task.context_length
+    text = f'create {config.model} {config.optimizer} {config.mesh} {sizes}'
     if text not in _PROGRAMS:
-      _PROGRAMS[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
+      made = functools.partial(experiments.create, config, task)
+      _PROGRAMS[text] = nnx.jit(made)
     return _PROGRAMS[text](key, weights)
 
   monkeypatch.setattr(stacking, 'create', create)
@@ -135,10 +137,11 @@ def share_programs(monkeypatch: Any) -> None:
       _CHECKED.add(which)
 
   def shared(training: Any) -> Any:
-    config = {**json.loads(to_json(training.config)), 'seed': None}
+    experiment = training.experiment
+    config = {**to_content(experiment.config), 'seed': None}
     for section, fields in _NOT_COMPILED.items():
       config[section] = {k: v for k, v in config[section].items() if k not in fields}
-    evaluation, mesh, numbers = training.evaluation, training.mesh, training.numbers
+    evaluation, numbers = training.evaluation, training.numbers
     if numbers.learning_rate is not None:  # It is an input, as the task is.
       del config['optimizer']['learning_rate']
     inputs, structure = jax.tree.flatten(evaluation.inputs)
@@ -149,12 +152,12 @@ def share_programs(monkeypatch: Any) -> None:
     if text not in _PROGRAMS:
       _PROGRAMS[text] = compile_training(training)
     compiled = _PROGRAMS[text]
-    key, numbers = replicate((training.key, numbers), mesh)
-    own = {'config': training.config, 'init': training.init}
+    key, numbers = replicate((training.key, numbers), experiment.mesh)
+    own = {'experiment': experiment, 'init': training.init}
     return compiled._replace(**own, key=key, numbers=numbers)
 
   monkeypatch.setattr(run, 'check_agreement', checked)
-  for module in (run, stacking):
+  for module in (run, sweep_run):
     monkeypatch.setattr(module, 'compile_training', shared)
 
 

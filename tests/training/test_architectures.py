@@ -10,10 +10,10 @@ from flax import nnx
 
 import configs
 import zoo
+from tests.built import model_of, task_of
 from tests.compiled import built
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
-from zoo.config.building import build_model, build_task
 from zoo.reports.probe import summary
 from zoo.training import train
 
@@ -60,8 +60,8 @@ def test_it_is_trained_resumed_and_opened(name, tmp_path, unchecked):
 @pytest.mark.parametrize('name', _NAMES)
 def test_it_is_probed(name, unchecked):
   config = _small(name)
-  task = build_task(config)
-  model = built(lambda: build_model(config, nnx.Rngs(0)))
+  task = task_of(config)
+  model = built(lambda: model_of(config, nnx.Rngs(0)))
   report = zoo.probing.probe(model, task, num_prompts=64)
   content = json.loads(report.to_json())
   assert content['comparison']['model']['num_prompts'] == 64

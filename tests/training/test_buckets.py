@@ -22,6 +22,7 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
+from zoo.config.read import read, to_content
 from zoo.core.errors import RunError
 from zoo.host.files import (
   delete_folder,
@@ -173,9 +174,9 @@ def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
   for name in listed if full else ['model/_METADATA', SUMS]:
     flip(newest / name)
     with pytest.raises(RunError, match=r'8 is damaged: .*; step 4 is good: delete'):
-      Checkpoints(folder, 3, run_metadata(small_config()))
+      Checkpoints(folder, 3, run_metadata(to_content(small_config())))
     write_atomically(newest / name, objects[name])
-  assert Checkpoints(folder, 3, run_metadata(small_config())).latest == 8
+  assert Checkpoints(folder, 3, run_metadata(to_content(small_config()))).latest == 8
   flip(newest / 'optimizer/_METADATA')
   delete_folder(newest)
   stop_at(None)
@@ -186,7 +187,7 @@ def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
 def test_a_folder_with_something_else_in_it_is_refused(folder):
   write_atomically(folder / 'mine', '')
   with refuses('is not empty and holds no run (it has mine)'):
-    open_workdir(folder, small_config())
+    open_workdir(folder, read(small_config()))
 
 
 @pytest.mark.full

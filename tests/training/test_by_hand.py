@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 
 import zoo
 from tests import flax_models
+from tests.built import task_of
 from tests.training.runs import small_config
-from zoo.config.building import build_task
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.training import grid, sweep
 
@@ -62,7 +62,7 @@ def loop_of(
     optimizer: What updates the parameters.
     start: What changes the model before training.
   """
-  task = build_task(config)
+  task = task_of(config)
   cls = flax_models.FORMS[config.model.name]
   model = cls(task.num_features, rngs=nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
   start(model)
@@ -226,7 +226,7 @@ def test_a_run_is_the_loop_of_its_optimizer(case, tmp_path):
 def test_training_starts_from_all_arrays_of_another_run(tmp_path):
   """From fixed ones, too, but not from its random keys, which are of the new seed."""
   config = config_of('Untrained')
-  task = build_task(config)
+  task = task_of(config)
   source = flax_models.FORMS['Untrained'](task.num_features, rngs=nnx.Rngs(7))
   source.norm.mean[...] = jnp.full(flax_models.WIDTH, 0.5)
   source.scale = jnp.array(3.0)

@@ -1,5 +1,6 @@
 """Training on every example, and the comparison with the baselines at the end."""
 
+import dataclasses
 import importlib
 import json
 import shutil
@@ -18,17 +19,18 @@ from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import curve_key
 from tests.training.runs import small_config
-from zoo.config import sharding
-from zoo.config.saved import to_json
-from zoo.config.sharding import make_mesh
+from zoo import sharding
+from zoo.config.read import read, to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.objectives import build_objective, numbers_of
 from zoo.objectives.losses import predicted
 from zoo.reports.style import drawing_of
+from zoo.sharding import make_mesh, replicated
 from zoo.training import against_baselines, sweep, table, train
 from zoo.training.against_baselines import compare_models, num_compared
+from zoo.training.experiment import build
 from zoo.training.records import read_lines
 from zoo.training.run_plots import plot_examples
 from zoo.training.summary import read_summary, write_summary
@@ -80,13 +82,13 @@ def _task() -> Any:
 
 def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   config, task = _config(objective__positions=positions), _task()
-  objective = build_objective(config, task, model)
+  objective = build_objective(read(config), task, model)
   graph, state = nnx.split(model)
 
   def loss(state):
     return objective.loss(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
 
-  with jax.set_mesh(make_mesh(config)):
+  with jax.set_mesh(make_mesh(read(config))):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)
   return float(value), jax.device_get(jax.tree.leaves(gradient))
 
@@ -245,9 +247,9 @@ def test_no_comparison_if_none_is_wanted(tmp_path):
 
 def test_a_comparison_has_as_many_prompts_as_are_asked_for():
   config = _config(eval__num_compared=5000, eval__num_batches=1)
-  assert num_compared(config) == 5000
+  assert num_compared(read(config)) == 5000
   config.eval.num_batches = 0  # no losses are sampled
-  assert num_compared(config) == 0
+  assert num_compared(read(config)) == 0
 
 
 @pytest.mark.slow
@@ -258,11 +260,10 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   for devices in (1, 8):
     config = _config(eval__num_compared=16)
     config.mesh.data = devices
-    mesh = make_mesh(config)
-    with jax.set_mesh(mesh):
-      whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-      there = jax.device_put(state, whole)
-      comparisons += compare_models([config], graph, mesh, there, is_stacked=False)
+    experiment = dataclasses.replace(build(config), graphs={'model': graph})
+    with jax.set_mesh(experiment.mesh):
+      there = jax.device_put(state, replicated(experiment.mesh))
+      comparisons += compare_models([experiment], there, is_stacked=False)
   assert comparisons[0] is not None
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
@@ -282,7 +283,7 @@ def test_the_baselines_of_a_split_model_are_measured_on_one_device(monkeypatch):
 
   task = _task()
   monkeypatch.setattr(type(task), 'baselines', lambda _: {'zero': zero})
-  with jax.set_mesh(make_mesh(_config(mesh__data=2))):
+  with jax.set_mesh(make_mesh(read(_config(mesh__data=2)))):
     assert compare(Noting(3, rngs=nnx.Rngs(0)), task, 16)
   assert devices == {'model': 2, 'zero': 1}
 

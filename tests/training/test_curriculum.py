@@ -10,17 +10,17 @@ from flax import nnx
 from scipy import stats
 
 import zoo
+from tests.built import model_of, task_of
 from tests.compare import refuses
 from tests.compiled import built
 from tests.training.runs import Loops, small_config
 from tests.training.test_step import Run
-from zoo.config import curricula
-from zoo.config.building import build_model, build_task
-from zoo.config.curricula import Stage, stage_at
-from zoo.config.sharding import make_mesh
-from zoo.objectives import build_objective, numbers_of
+from zoo.config.read import read
+from zoo.objectives import build_objective, curricula, numbers_of
+from zoo.objectives.curricula import Stage, stage_at
 from zoo.objectives.stages import FirstFeatures, draw_lengths
-from zoo.training.validation import validate
+from zoo.sharding import make_mesh
+from zoo.training.experiment import validate
 
 
 def _config(**changes):
@@ -34,35 +34,37 @@ def _config(**changes):
 
 
 def _model(config):
-  return nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+  return nnx.jit(lambda: model_of(config, nnx.Rngs(0)))()
 
 
 def test_stages_grow_by_what_each_adds():
   config = _config(every=5, features=1, examples=0, more_examples=3)
-  stages = [stage_at(config.curriculum, jnp.int32(step)) for step in (0, 4, 5, 10)]
+  stages = [
+    stage_at(read(config).curriculum, jnp.int32(step)) for step in (0, 4, 5, 10)
+  ]
   assert [int(stage.features) for stage in stages] == [1, 1, 2, 3]
   assert [int(stage.examples) for stage in stages] == [0, 0, 3, 6]
   assert all(stage.loops is None for stage in stages)
-  last = stage_at(config.curriculum, jnp.int32(2**31 - 1))
+  last = stage_at(read(config).curriculum, jnp.int32(2**31 - 1))
   assert int(last.features) > 1000
   config = _config(every=1, examples=10, more_examples=2000)
-  stages = [stage_at(config.curriculum, jnp.int32(step)) for step in (0, 1, 2)]
+  stages = [stage_at(read(config).curriculum, jnp.int32(step)) for step in (0, 1, 2)]
   assert [int(stage.examples) for stage in stages] == [10, 2010, 4010]
   for step, more in (2**31 - 1, 2000), (3, 2**31 - 1):
     config = _config(every=1, examples=10, more_examples=more)
-    assert int(stage_at(config.curriculum, jnp.int32(step)).examples) > 2**29
+    assert int(stage_at(read(config).curriculum, jnp.int32(step)).examples) > 2**29
 
 
 def test_a_curriculum_that_does_not_end_is_a_warning(caplog):
   config = _config(every=3, features=1, examples=2, loops=1)
-  task, model = build_task(config), nnx.eval_shape(lambda: _model(config))
+  task, model = task_of(config), nnx.eval_shape(lambda: _model(config))
   config.train.num_steps = 6  # the second stage is the last
-  curricula.log_unended(config, task, model)
+  curricula.log_unended(read(config), task, model)
   assert 'at the last step, 6, which is trained on 2 of 3 features' in caplog.text
   assert 'examples' not in caplog.text
   caplog.clear()
   config.train.num_steps = 7
-  curricula.log_unended(config, task, model)
+  curricula.log_unended(read(config), task, model)
   assert not caplog.text
 
 
@@ -83,9 +85,9 @@ def test_features_beyond_a_stage_are_0_and_labels_follow_from_the_others():
 def test_losses_that_count_are_those_of_the_stage():
   """Against a loop over the losses at each loop and example."""
   config = _config()
-  task: Any = build_task(config)
+  task: Any = task_of(config)
   model = built(lambda: Loops(3, 2, rngs=nnx.Rngs(0)))
-  loss = build_objective(config, task, model).loss
+  loss = build_objective(read(config), task, model).loss
   key, numbers = jax.random.key(1), numbers_of(task)
 
   @jax.jit
@@ -100,7 +102,7 @@ def test_losses_that_count_are_those_of_the_stage():
 
   loss_of_each = np.asarray(losses(key))
   assert loss_of_each.shape == (2, 16, 5)
-  with jax.set_mesh(make_mesh(config)):
+  with jax.set_mesh(make_mesh(read(config))):
     for examples, loops in (0, 1), (2, 2), (9, 1), (9, 9):
       # Losses after at most so many examples, from 0, of the first so many loops.
       counted = loss_of_each[:loops, :, : examples + 1]
@@ -135,7 +137,7 @@ def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
   config = small_config('transformer', objective__positions='query')
   config.model.num_layers, config.model.width, config.model.num_heads = 1, 8, 2
   config.objective.min_examples = 2
-  task, model = build_task(config), cast(Any, _model(config))
+  task, model = task_of(config), cast(Any, _model(config))
   key, numbers = jax.random.key(1), numbers_of(task)
   lengths = np.asarray(draw_lengths(key, 16, 2, 4))
   assert {*lengths.tolist()} == {2, 3, 4}
@@ -147,8 +149,8 @@ def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
     errors[lengths == n] = np.square(prediction - short.y_query)[lengths == n]
   for parts in 1, 4:
     config.train.num_parts = parts
-    objective = build_objective(validate(config), task, model)
-    with jax.set_mesh(make_mesh(config)):
+    objective = build_objective(read(validate(config)), task, model)
+    with jax.set_mesh(make_mesh(read(config))):
       loss = nnx.jit(objective.loss)(model, key, numbers)
     np.testing.assert_allclose(loss, errors.mean(), rtol=1e-5)
 
@@ -173,7 +175,9 @@ def test_a_curriculum_of_ones_own(register, unchecked):
     return Stage(features=jnp.where(step < 5, 1, 3))
 
   config = validate(_config(name='early'))
-  assert [int(stage_at(config.curriculum, s).features) for s in jnp.arange(4, 6)] == [
+  assert [
+    int(stage_at(read(config).curriculum, s).features) for s in jnp.arange(4, 6)
+  ] == [
     1,
     3,
   ]
@@ -200,7 +204,9 @@ def test_a_curriculum_of_ones_own(register, unchecked):
     config = _config(name='late')
     config.objective.positions = 'every'
     validate(config)
-  with refuses("features is 2; it must be None for the curriculum 'early'"):
+  with refuses(
+    "features is 2; it must be None, the default, since the curriculum 'early'"
+  ):
     validate(_config(name='early', features=2))
   with refuses(
     "unknown config.curriculum.name 'erly'", "did you mean 'early'? (--import"

@@ -10,12 +10,12 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.built import task_of
 from tests.compare import refuses
 from tests.flax_models import FORMS, REFUSED, register_all
 from tests.marks import mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_by_hand import assert_close, config_of, loop_of, parameters
-from zoo.config.building import build_task
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.roles import parameter_roles, shared_paths
 from zoo.training import grid, sweep
@@ -32,13 +32,13 @@ def registered(register):
 
 def _model(name):
   cls = FORMS[name] if name in FORMS else REFUSED[name][0]
-  return cls(build_task(config_of(name)).num_features, rngs=nnx.Rngs(0))
+  return cls(task_of(config_of(name)).num_features, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize('name', mostly_full([], FORMS, slow=_SLOW))
 def test_a_model_of_flax_is_checked_saved_loaded_and_exported(name, tmp_path):
   config, model = config_of(name), _model(name)
-  task = build_task(config)
+  task = task_of(config)
   zoo.check_model(model, task)
   zoo.save(model, tmp_path / 'saved', config)
   zoo.export(model, tmp_path / 'model.safetensors', config)
@@ -92,7 +92,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(name, tmp_
       zoo.save(_model(name), tmp_path / 'saved', config)
   else:
     with refuses(reason):
-      zoo.check_model(_model(name), build_task(config))
+      zoo.check_model(_model(name), task_of(config))
   assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +167,7 @@ def test_a_shared_weight_is_named_by_each_of_its_paths(name, tmp_path):
 
 def _started(config):
   rngs = nnx.Rngs(stream_of(config.seed, INIT_STREAM))
-  return FORMS[config.model.name](build_task(config).num_features, rngs=rngs)
+  return FORMS[config.model.name](task_of(config).num_features, rngs=rngs)
 
 
 def test_a_shared_weight_gets_the_role_of_its_second_path():

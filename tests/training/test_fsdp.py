@@ -14,8 +14,8 @@ from tests.compare import assert_close
 from tests.marks import FULL
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
-from zoo.config.sharding import warn_of_unsplit
 from zoo.core import registry
+from zoo.sharding import warn_of_unsplit
 from zoo.training import train, validate
 
 
@@ -166,8 +166,9 @@ def test_what_data_does_not_divide_stays_whole_with_a_warning(caplog):
   assert {leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(run.state)} == {
     True
   }
-  training = run.training
-  warn_of_unsplit(training.config, training.mesh, training.abstract['model'])
+  experiment = run.training.experiment
+  weights = experiment.abstract['model']
+  warn_of_unsplit(experiment.config, experiment.mesh, weights)
   assert 'the data axis of the mesh, which is 8, divides no axis' in caplog.text
 
 

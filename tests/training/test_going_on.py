@@ -6,16 +6,13 @@ import pathlib
 import re
 import shutil
 import sys
-from typing import cast
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
-from ml_collections import ConfigDict
 
 import zoo
-from configs import common
 from tests.compare import refuses
 from tests.launch.processes import run as launched
 from tests.marks import mostly_full
@@ -26,18 +23,19 @@ from tests.training.runs import (
   share_programs,
   small_config,
 )
-from zoo.config.building import Config
-from zoo.config.fields import FIELDS
-from zoo.config.own import METRICS
+from zoo.config.read import FIELDS
+from zoo.config.run import Named
 from zoo.config.saved import other_function
-from zoo.config.sharding import make_mesh, on_mesh
 from zoo.core.errors import RunError, UserError
+from zoo.sharding import on_mesh
 from zoo.storage import checkpoints
 from zoo.training import grid, run, sweep
 from zoo.training.compilation import make_training
+from zoo.training.experiment import build
+from zoo.training.initial import initial_weights
+from zoo.training.metrics import METRICS
 from zoo.training.records import read_lines
 from zoo.training.stacking import make_many
-from zoo.training.step import initial_weights
 
 
 @pytest.mark.usefixtures('shared_programs')
@@ -310,7 +308,7 @@ def _of_steps(number, **changes):
     checkpoint__every=30,
     **changes,
   )
-  config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=200)
+  config.optimizer.warmup_steps = number // 10
   return config
 
 
@@ -338,6 +336,7 @@ def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(
     patch.setattr(
       run, 'compile_training', lambda training: training
     )  # compiling would be in vain
+    patch.setattr(run, 'is_of_library', lambda *_: False)
     patch.setattr(run, 'check_agreement', refuse)
     with refuses('the model has changed'):
       zoo.train(config, tmp_path)
@@ -409,10 +408,11 @@ def test_training_starts_from_the_weights_of_another_run():
   saved = zoo.load('checkpoints/yq_lsa')
   wanted = jax.tree.leaves(nnx.state(saved.model, nnx.Param))
   configs = [small_config('yq_lsa', seed=seed, **fields) for seed in (0, 1)]
-  mesh = make_mesh(configs[0])
-  for training in make_training(configs[0], mesh), make_many(configs, mesh):
-    with on_mesh(mesh, configs[0]):
-      state = jax.device_get(training.init())
+  experiments = [build(config) for config in configs]
+  first = experiments[0]
+  for training in make_training(first), make_many(experiments):
+    with on_mesh(first.mesh, first.config):
+      state = jax.device_get(training.init(True))
     weights = jax.tree.leaves(nnx.filter_state(state['model'], nnx.Param))
     trained = jax.tree.leaves(state['optimizer']['opt_state']['trained'])
     for leaf, averaged, array in zip(weights, trained, wanted, strict=True):
@@ -486,11 +486,8 @@ def test_a_fine_tuned_run_goes_on_after_its_source_is_gone(tmp_path, twelve):
   ],
 )
 def test_what_a_model_computes_from_its_weights(name, before, after, said):
-  config, other_config = (
-    cast(Config, ConfigDict({'model': {'name': name, **fields}}))
-    for fields in (before, after)
-  )
-  differing = other_function(config, other_config)
+  sections = (Named(name, fields) for fields in (before, after))
+  differing = other_function(*sections)
   assert len(differing) == bool(said)
   assert all(said in text for text in differing)
 
@@ -509,10 +506,10 @@ def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path
     zoo.train(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
   config.train.init_from_other = True
-  assert initial_weights(config) is not None
+  assert initial_weights(build(config)) is not None
   config.train.init_from_other = False
   config.model.initial_guess = 0.0
-  assert initial_weights(config) is not None
+  assert initial_weights(build(config)) is not None
   config.train.init_from_digest = 16 * 'a'
   with refuses('weights at step ', 'init_from_digest is aaaa'):
     zoo.train(config, tmp_path / 'run')
@@ -523,7 +520,7 @@ def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path
   [
     ('checkpoints/yq_lsa', "whose weights do not fit the model 'yq_lsa': it has"),
     ('nowhere', 'nowhere does not exist'),
-    ('', "init_from is ''; it must be a folder"),
+    ('', "init_from is ''; it must be a path"),
   ],
 )
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(

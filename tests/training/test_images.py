@@ -13,9 +13,10 @@ from tests.compare import refuses
 from tests.compiled import predict
 from tests.digits import write_digits
 from tests.training.runs import assert_same_bits, saved_arrays
+from zoo.config.read import read
 from zoo.training import train
-from zoo.training.sweeps.points import config_of_all, validated_configs
-from zoo.training.validation import validate
+from zoo.training.experiment import validate
+from zoo.training.sweeps.points import build_points, config_of_all
 
 
 @pytest.fixture(scope='module')
@@ -78,11 +79,13 @@ def test_points_of_a_sweep_have_the_full_path_and_the_version_as_runs_do(
   monkeypatch.chdir(data_dir)
   points = [{'task.dataset': 'digits', 'seed': seed} for seed in (0, 1)]
   points += [{'task.data_dir': '.'}]
-  config = config_of_all(_config(data_dir), points)
-  for point_config in validated_configs(config, points):
-    assert point_config.task.dataset == 'digits:1.0.0'
-    assert point_config.task.data_dir == data_dir
-    assert validate(point_config) == point_config  # as `train` changes it
+  config = read(_config(data_dir))
+  experiments = build_points(config, points)
+  configs = [experiment.config for experiment in experiments]
+  for whole in (*configs, config_of_all(config, points, experiments[0].task)):
+    assert whole.task.arguments['dataset'] == 'digits:1.0.0'
+    assert whole.task.arguments['data_dir'] == data_dir
+    assert validate(whole) == whole  # as `train` changes it
 
 
 @pytest.mark.slow

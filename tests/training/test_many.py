@@ -1,5 +1,6 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,12 @@ import zoo
 from tests.marks import FULL, mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
-from zoo.config.sharding import make_mesh, on_mesh
 from zoo.host.interruption import Interruption
+from zoo.sharding import on_mesh
 from zoo.training import against_baselines, many
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import make_training
+from zoo.training.experiment import build
 from zoo.training.stacking import make_many, unstack
 from zoo.training.sweeps import run as sweep_run
 
@@ -37,17 +39,19 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unche
 
   monkeypatch.setattr(against_baselines, 'compare_all', compare)
   changes = {'eval__num_compared': 16, 'eval__seed': 5}
-  configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
+  experiments = [build(_config(seed=seed, **changes)) for seed in (3, 1, 3)]
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
-  mesh = make_mesh(configs[0])
-  comparisons = compare_models(configs, graph, mesh, models, is_stacked=True)
+  experiments[0] = dataclasses.replace(experiments[0], graphs={'model': graph})
+  comparisons = compare_models(experiments, models, is_stacked=True)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
   assert comparisons == [{'model': 5, 'w': i} for i in range(3)]
 
 
 def test_a_point_that_has_a_summary_has_its_weights(monkeypatch, tmp_path):
   """A launch that is killed in between saves the weights of the others later."""
-  members = [many.Member(_config(seed=i), tmp_path / f'seed={i}') for i in range(2)]
+  members = [
+    many.Member(build(_config(seed=i)), tmp_path / f'seed={i}') for i in range(2)
+  ]
 
   def save(folder, *arguments):
     if folder == members[1].workdir:
@@ -55,7 +59,7 @@ def test_a_point_that_has_a_summary_has_its_weights(monkeypatch, tmp_path):
 
   summaries = [{'model': 'transformer', 'step': 12} for _ in members]
   for name, result in (
-    ('compile_many', None),
+    ('compile_training', None),
     ('train_many', (None, summaries)),
     ('unstack', [None, None]),
     ('finished_event', None),
@@ -82,17 +86,16 @@ def test_times_of_a_program_end_before_the_comparison(monkeypatch, unchecked, tm
     now[0] = 9.0
     return [None, None]
 
-  def summarise(config, mesh, risks, speed, flops, seconds):
+  def summarise(experiment, risks, speed, flops, seconds):
     return {'speed': speed, 'seconds': seconds}
 
   monkeypatch.setattr(many, 'compare_models', compare)
   monkeypatch.setattr(many, 'summarise', summarise)
-  config: Any = _config()
-  training: Any = SimpleNamespace(config=config, evaluation=None, flops=0, graph=None)
+  experiment = build(_config())
+  training: Any = SimpleNamespace(experiment=experiment, evaluation=None, flops=0)
   training.uses_statistics = False
-  training.mesh = make_mesh(config)
   loop: Any = SimpleNamespace(state={'model': None}, step=1, speed=lambda: now[0])
-  members = [many.Member(config, tmp_path)] * 2
+  members = [many.Member(experiment, tmp_path)] * 2
   risks: Any = [None, None]
   records: Any = [Clocked(), Clocked()]
   finite = np.array([True, True])
@@ -125,12 +128,10 @@ _MIXERS = [{'model__mixer': mixer} for mixer in zoo.list_mixers()]
 )
 def test_transformers_side_by_side_are_what_they_are_alone(shared, other, monkeypatch):
   compile_init(monkeypatch)
-  configs = [_config(**shared), _config(**shared | other)]
-
-  mesh = make_mesh(configs[0])
+  experiments = [build(_config(**shared)), build(_config(**shared | other))]
 
   def weights(training, num_steps):
-    with on_mesh(mesh, configs[0]):
+    with on_mesh(experiments[0].mesh, experiments[0].config):
       run = Run.of(training)
       run.train(0, num_steps)
     return jax.device_get(run.state)
@@ -139,9 +140,9 @@ def test_transformers_side_by_side_are_what_they_are_alone(shared, other, monkey
     leaves = jax.tree.leaves(state['model'])
     return np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(float)
 
-  together = [*unstack(configs, weights(make_many(configs, mesh), 4))]
-  for config, state in zip(configs, together, strict=True):
-    training = make_training(config, mesh)
+  together = [*unstack(experiments, weights(make_many(experiments), 4))]
+  for experiment, state in zip(experiments, together, strict=True):
+    training = make_training(experiment)
     start, alone = flat(weights(training, 0)), flat(weights(training, 4))
     # Sums in another order; Adam moves weights whose gradient is rounding as well.
     assert np.linalg.norm(flat(state) - alone) < 1e-2 * np.linalg.norm(alone - start)

@@ -18,10 +18,11 @@ import scipy.stats
 from flax import nnx
 
 import zoo
+from tests.built import model_of, task_of
 from tests.marks import mostly_full
 from tests.training.runs import lines_of, small_config
 from tests.training.test_by_hand import assert_close, parameters
-from zoo.config.building import build_model, build_task
+from zoo.config.read import read
 from zoo.core.draws import (
   CURVE_STREAM,
   EVAL_STREAM,
@@ -58,8 +59,8 @@ def _config(name='deep_set', head='gaussian', **changes):
 
 def _by_hand(config):
   """The parameters after training by a loop, with the density written out."""
-  task = build_task(config)
-  model = build_model(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
+  task = task_of(config)
+  model = model_of(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
   own = nnx.Optimizer(model, optax.adam(config.optimizer.learning_rate), wrt=nnx.Param)
   key = stream_of(config.seed, TRAIN_STREAM)
   every = config.objective.positions == 'every'
@@ -126,7 +127,7 @@ def test_a_run_of_bars_is_the_loop_of_the_density(tmp_path):
   zoo.train(config, tmp_path)
   saved = zoo.load(tmp_path)
   assert_close(parameters(saved.model), _by_hand(config))
-  edges = zoo.models.quantile_edges(build_task(config))
+  edges = zoo.models.quantile_edges(task_of(config))
   # The program that makes the state may round the last digit of a label otherwise.
   np.testing.assert_allclose(saved.model.edges[...], edges, rtol=1e-6, atol=1e-6)
 
@@ -144,7 +145,7 @@ def test_so_are_runs_side_by_side(head, tmp_path):
 
 def test_a_run_reports_the_likelihood_of_held_out_labels(gaussian):
   config, workdir, summary = gaussian
-  model, task = zoo.load(workdir).model, build_task(config).held_out()
+  model, task = zoo.load(workdir).model, task_of(config).held_out()
   key, means = stream_of(config.eval.seed, EVAL_STREAM), []
   for batch in range(config.eval.num_batches):
     own = jax.random.fold_in(key, batch)
@@ -167,7 +168,7 @@ def _drawn(task, key, number):
 def test_a_run_compares_its_likelihood_with_that_of_the_posterior(gaussian):
   """Both are measured on the same labels of the prompts of the comparison."""
   config, workdir, summary = gaussian
-  model, task = zoo.load(workdir).model, build_task(config)
+  model, task = zoo.load(workdir).model, task_of(config)
   assert 'nll ± t·s.e., nats' in zoo.training.summary.table(summary)
   comparison = summary['comparison']
   with_nll = [name for name in comparison if 'nll' in comparison[name]]
@@ -195,10 +196,8 @@ def test_a_model_without_a_distribution_has_no_likelihood():
   key = jax.random.key(0)
   for head in 'point', 'gaussian':
     config = _config(head=head)
-    task = build_task(config)
-    graph, state = nnx.split(
-      nnx.eval_shape(lambda c=config: build_model(c, nnx.Rngs(0)))
-    )
+    task = task_of(config)
+    graph, state = nnx.split(nnx.eval_shape(lambda c=config: model_of(c, nnx.Rngs(0))))
 
     def losses(state, task=task, graph=graph):
       model, prompt = nnx.merge(graph, state), task.sample(key, 4)
@@ -214,11 +213,11 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
   fields['task'] = {'name': 'markov_chain', 'num_symbols': 3, 'context_length': 4}
   config = small_config('transformer', **fields, objective__name='nll')
   observed = small_config('transformer', **fields, objective__labels='observed')
-  task = build_task(config)
-  model, key = build_model(config, nnx.Rngs(0)), jax.random.key(1)
+  task = task_of(config)
+  model, key = model_of(config, nnx.Rngs(0)), jax.random.key(1)
 
   def loss(config):
-    objective = build_objective(config, task, model)
+    objective = build_objective(read(config), task, model)
     return jax.jit(lambda state: objective.loss(nnx.merge(graph, state), key, numbers))(
       state
     )
@@ -233,14 +232,14 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
 def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
   """The loss is near that in float32: bfloat16 has two to three digits."""
   config = _config(head='bars', train__batch_size=64)
-  task = build_task(config)
-  model, key = build_model(config, nnx.Rngs(0)), jax.random.key(1)
+  task = task_of(config)
+  model, key = model_of(config, nnx.Rngs(0)), jax.random.key(1)
   (graph, state), numbers = nnx.split(model), numbers_of(task)
   losses = []
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   for dtype in 'float32', 'bfloat16':
     config.train.compute_dtype = dtype
-    objective = build_objective(config, task, model)
+    objective = build_objective(read(config), task, model)
     with jax.set_mesh(mesh):
       losses.append(
         jax.jit(lambda s, f=objective.loss: f(nnx.merge(graph, s), key, numbers))(state)
@@ -275,7 +274,7 @@ def test_training_comes_near_the_likelihood_of_the_posterior(head, tmp_path):
     optimizer__learning_rate=2e-3,
   )
   zoo.train(config, tmp_path)
-  task = build_task(config)
+  task = task_of(config)
   summary = json.loads((tmp_path / 'summary.json').read_text())
   exact = _exact_nll(task, task.sample(jax.random.key(9), 8192))
   alone = dataclasses.replace(task, context_length=1)

@@ -15,12 +15,13 @@ from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.settings import isotropic
 from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
-from zoo.config.sharding import make_mesh
+from zoo.config.read import read
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives import Sampled, build_objective, numbers_of
 from zoo.objectives.base import sample
 from zoo.objectives.losses import trained_losses
-from zoo.training.validation import validate
+from zoo.sharding import make_mesh
+from zoo.training.experiment import validate
 
 _AUTO = jax.sharding.AxisType.Auto
 
@@ -35,7 +36,7 @@ def _model(d, heads):
 
 
 def _uses_statistics(model, task):
-  return Sampled(small_config(), task, model).uses_statistics()
+  return Sampled(read(small_config()), task, model).uses_statistics()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_errors_are_the_same_either_way(name):
     seen = [sample(task, key, 64, statistics) for statistics in (False, True)]
     return [trained_losses(model, task, batch, moments, every=False) for batch in seen]
 
-  with jax.set_mesh(make_mesh(config)):
+  with jax.set_mesh(make_mesh(read(config))):
     prompts, statistics = losses(jax.random.key(2))
   # Predictions and targets near 10, in float32, after some 50 roundings; squared.
   np.testing.assert_allclose(prompts[:, 0], statistics, rtol=1e-3, atol=1e-3)
@@ -98,7 +99,7 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
   task = isotropic(3, 4)
   config = small_config('transformer', objective__positions=positions)
   model = built(make)
-  loss = build_objective(config, task, model).loss
+  loss = build_objective(read(config), task, model).loss
   graph, state = nnx.split(model)
 
   def trained(state):
@@ -182,7 +183,7 @@ def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
 
   def slopes(labels, keys):
     config = small_config('transformer', objective__labels=labels)
-    objective = build_objective(config, task, model)
+    objective = build_objective(read(config), task, model)
 
     def loss(state, key):
       return objective.loss(nnx.merge(graph, state), key, numbers_of(task))

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.built import model_of, task_of
 from tests.compare import refuses
 from tests.contracts.classes import Linear
 from tests.marks import FULL
@@ -24,17 +25,15 @@ from tests.training.runs import (
   small_config,
 )
 from tests.training.test_by_hand import assert_close, parameters
-from zoo.config.building import build_model, build_task
-from zoo.config.own import METRICS, OBJECTIVES
-from zoo.config.sharding import make_mesh
+from zoo.config.read import read
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.registry import MODELS
-from zoo.objectives import batch_parts, build_objective
+from zoo.objectives import build_objective, lanes
+from zoo.objectives.functions import OBJECTIVES
 from zoo.training import run_plots, sweep
-from zoo.training.compilation import make_training
-from zoo.training.evaluation import own_metrics
+from zoo.training.experiment import build, validate
 from zoo.training.hooks import Event, numbers_of_hooks
-from zoo.training.validation import validate
+from zoo.training.metrics import METRICS, own_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +66,8 @@ def _config(**changes):
 
 def _by_hand(config):
   """The parameters after training by a loop, with the objective written out."""
-  task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
-  model = build_model(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
+  task, key = task_of(config), stream_of(config.seed, TRAIN_STREAM)
+  model = model_of(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
   bayes = task.baselines()['bayes']
   optimizer = nnx.Optimizer(
     model, optax.sgd(config.optimizer.learning_rate), wrt=nnx.Param
@@ -181,13 +180,14 @@ def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
 
   monkeypatch.setitem(OBJECTIVES, 'distilled', noisy)
   config = _config()
-  task, mesh = build_task(config), make_mesh(config)
-  weights = make_training(config, mesh).abstract['model']
+  experiment = build(config)
+  task, mesh, weights = experiment.task, experiment.mesh, experiment.abstract['model']
+  run = experiment.config
   sizes = sum(leaf.size for leaf in jax.tree.leaves(weights))
   work = sizes * config.train.batch_size * (task.context_length + 1)
-  monkeypatch.setattr(batch_parts, '_LEAST_PRODUCTS', 2 * work)
-  assert batch_parts.num_lanes(config, task, mesh, weights) == 1
-  assert batch_parts.num_lanes(config, task, mesh, [weights] * 2) > 1
+  monkeypatch.setattr(lanes, '_LEAST_PRODUCTS', 2 * work)
+  assert lanes.num_lanes(run, task, mesh, weights) == 1
+  assert lanes.num_lanes(run, task, mesh, [weights] * 2) > 1
   rows = sweep(config, points, tmp_path / 'sweep', hooks=[Watches()])
   assert rows is not None
   zoo.train(config, tmp_path / 'alone')
@@ -222,7 +222,7 @@ def test_points_of_a_sweep_have_the_metrics_draws_and_hooks_of_runs_alone(
 def _metrics(*names):
   """The numbers of metrics of a model."""
   graph, state = nnx.split(Linear(rngs=nnx.Rngs(0)))
-  return own_metrics(graph, names, build_task(_config()), jax.random.key(0), state)
+  return own_metrics(graph, names, task_of(_config()), jax.random.key(0), state)
 
 
 def test_a_metric_of_another_form_is_refused(tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_an_objective_of_another_form_is_refused(monkeypatch):
   def refused(returned):
     monkeypatch.setitem(OBJECTIVES, 'distilled', lambda *_: returned)
     model, config = Linear(rngs=nnx.Rngs(0)), _config()
-    objective: Any = build_objective(config, build_task(config), model)
+    objective: Any = build_objective(read(config), task_of(config), model)
     objective.check_variables(model)
 
   with refuses("the objective 'distilled' returns the shape () for 16 prompts"):
@@ -376,7 +376,9 @@ def test_an_error_of_a_hook_keeps_its_traceback_and_the_run_goes_on(tmp_path, ow
 
 def test_a_hook_returns_numbers_of_its_own(tmp_path):
   line = {'loss': 0.5, 'wall_time': 1.0}
-  event = Event(_config(), tmp_path, 6, line, None, lambda: Linear(rngs=nnx.Rngs(0)))
+  event = Event(
+    read(_config()), tmp_path, 6, line, None, lambda: Linear(rngs=nnx.Rngs(0))
+  )
   for returned, said in (
     (3.0, 'returns a float; it must be a dict'),
     ({'loss': 1.0}, "returns 'loss', which the line of the step has already"),

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.built import abstract_of, model_of, task_of
 from tests.marks import SLOW
 from tests.training.runs import small_config
-from zoo.config.building import abstract_model, build_model, build_task
-from zoo.config.sharding import make_mesh
+from zoo.config.read import read
 from zoo.objectives import build_objective, numbers_of
-from zoo.objectives.batch_parts import num_lanes
+from zoo.objectives.lanes import num_lanes
+from zoo.sharding import make_mesh
 
 
 def _config(**changes):
@@ -27,17 +28,17 @@ def _gradient(changes, num_lanes=1, make_config=_config):
 @functools.cache
 def _gradients(changes, num_lanes, make_config):
   config = make_config(**dict(changes))
-  task = build_task(config)
-  objective = build_objective(config, task, abstract_model(config))
+  task = task_of(config)
+  objective = build_objective(read(config), task, abstract_of(config))
   loss_of = functools.partial(objective.loss, num_lanes=num_lanes)
 
   @jax.jit
   def gradient(key):  # weights and all in one program
-    model = build_model(config, nnx.Rngs(0))
+    model = model_of(config, nnx.Rngs(0))
     loss, gradients = nnx.value_and_grad(loss_of)(model, key, numbers_of(task))
     return loss, nnx.to_pure_dict(gradients)
 
-  with jax.set_mesh(make_mesh(config)):
+  with jax.set_mesh(make_mesh(read(config))):
     return jax.device_get(gradient(jax.random.key(1)))
 
 
@@ -89,7 +90,9 @@ def test_large_steps_on_a_cpu_are_computed_in_parts_at_the_same_time(
 ):
   config = _config(**{'train__batch_size': 64, 'task__context_length': 40, **changes})
   weights = [jax.ShapeDtypeStruct((num_models, 10**5), 'float32')]
-  assert num_lanes(config, build_task(config), make_mesh(config), weights) == lanes
+  assert (
+    num_lanes(read(config), task_of(config), make_mesh(read(config)), weights) == lanes
+  )
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ import pytest
 
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.config.sharding import make_mesh
+from zoo.config.read import read
 from zoo.host.interruption import Interruption
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training import loop, many, run, sweeps
 from zoo.training.compilation import make_training
+from zoo.training.experiment import build
 from zoo.training.loop import Loop, _Call
 from zoo.training.records import Records, TensorBoard
 
@@ -48,7 +49,7 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   clock = _Clock()
   monkeypatch.setattr(loop, 'time', clock)
   config = small_config()
-  training = make_training(config, make_mesh(config))
+  training = make_training(build(config))
   steps = Loop(training, {}, 5, lambda step: False, Interruption(), looks_ahead=True)
 
   def fetch(started, step, *seconds):
@@ -122,6 +123,6 @@ def test_two_launches_in_one_second_have_files_of_their_own(tmp_path, monkeypatc
   monkeypatch.setattr('time.time', lambda: 1.8e9)
   config = small_config()
   for step in 0, 4:
-    with Records(tmp_path, step, config) as records, TensorBoard(records, step):
+    with Records(tmp_path, step, read(config)) as records, TensorBoard(records, step):
       pass
   assert len([*(tmp_path / 'tensorboard').iterdir()]) == 2

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.built import task_of
 from tests.checkpoints.states import files_of, flip
 from tests.compare import refuses
 from tests.marks import FULL
@@ -24,7 +25,7 @@ from tests.training.runs import (
   small_config,
 )
 from zoo import theory
-from zoo.config.building import build_task
+from zoo.config.read import read
 from zoo.core.errors import RunError
 from zoo.host.files import read_json
 from zoo.storage.checkpoints import kept_steps
@@ -120,10 +121,10 @@ def test_chosen_steps_are_kept_beside_the_newest_and_change_no_bit(
 
 def test_steps_that_are_kept_do_not_go_on_when_training_does():
   config = small_config(checkpoint__steps='log', train__num_steps=100)
-  assert kept_steps(config) == (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91)
+  assert kept_steps(read(config)) == (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91)
   config = small_config(checkpoint__steps=(50, 7, 12))
-  assert kept_steps(config) == (7, 12)
-  assert kept_steps(small_config()) == ()
+  assert kept_steps(read(config)) == (7, 12)
+  assert kept_steps(read(small_config())) == ()
 
 
 def test_a_run_leaves_what_the_design_promises(finished):
@@ -207,7 +208,7 @@ def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished):
     path.unlink(missing_ok=True)
     if content is not None:
       path.write_text(content)
-    assert run.finished_run(small_config(), tmp_path, 12) is None
+    assert run.finished_run(read(small_config()), tmp_path, 12) is None
   again = train(small_config(), tmp_path)
   assert again is not None
   assert again['exact_risk'] == summary['exact_risk']
@@ -216,7 +217,7 @@ def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished):
 
 
 def test_a_step_of_another_config_is_refused(tmp_path, finished):
-  open_workdir(tmp_path, small_config(seed=1))
+  open_workdir(tmp_path, read(small_config(seed=1)))
   shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints')
   said = 'it differs in seed (0 there, 1 here)'
   with refuses('checkpoints/12 was saved by a run of another config', said):
@@ -371,7 +372,7 @@ def test_on_the_exact_risk_models_reach_the_lowest_known(tmp_path, name, lowest)
   assert summary is not None
   if lowest is None:
     heads = config.model.get('num_heads', 1)
-    lowest = theory.head_limited_risk(build_task(config), heads).lowest_found
+    lowest = theory.head_limited_risk(task_of(config), heads).lowest_found
   assert -1e-9 < summary['exact_risk'] - lowest < 1e-6
   assert summary['gd_risk'] == pytest.approx(1.5, abs=1e-12)
   assert summary['excess_risk'] == summary['exact_risk'] - summary['optimal_risk']

@@ -15,8 +15,6 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.config.optimizers import OPTIMIZERS
-from zoo.config.sharding import make_mesh, replicate, shardings_of
 from zoo.core import registry
 from zoo.core.draws import (
   CURVE_STREAM,
@@ -26,7 +24,10 @@ from zoo.core.draws import (
   stream_of,
 )
 from zoo.objectives import numbers_of
+from zoo.sharding import replicate, shardings_of
 from zoo.training.compilation import make_training
+from zoo.training.experiment import build
+from zoo.training.optimizers import OPTIMIZERS
 from zoo.training.step import run_steps
 
 
@@ -34,7 +35,7 @@ class Run:
   """What the loop builds, without the loop."""
 
   def __init__(self, config):
-    self.use(make_training(config, make_mesh(config)))
+    self.use(make_training(build(config)))
 
   @classmethod
   def of(cls, training):
@@ -44,16 +45,16 @@ class Run:
     return run
 
   def use(self, training):
-    self.training = training
-    self.inputs = replicate((training.key, training.numbers), training.mesh)
+    self.training, self.mesh = training, training.experiment.mesh
+    self.inputs = replicate((training.key, training.numbers), self.mesh)
     self.restart()
 
   def restart(self):
-    with jax.set_mesh(self.training.mesh):
-      self.state = self.training.init()
+    with jax.set_mesh(self.mesh):
+      self.state = self.training.init(True)
 
   def train(self, start, stop):
-    with jax.set_mesh(self.training.mesh):
+    with jax.set_mesh(self.mesh):
       inputs = self.arguments(start, stop)
       with jax.transfer_guard('disallow'):
         self.state, metrics = self.training.steps(*inputs)
@@ -61,12 +62,12 @@ class Run:
 
   def arguments(self, start, stop):
     key, numbers = self.inputs
-    limits = replicate((np.int32(start), np.int32(stop)), self.training.mesh)
+    limits = replicate((np.int32(start), np.int32(stop)), self.mesh)
     return self.state, key, *limits, numbers
 
   def compiled_text(self):
     """What XLA has compiled the steps to."""
-    with jax.set_mesh(self.training.mesh):
+    with jax.set_mesh(self.mesh):
       lowered = self.training.steps.lower(*self.arguments(0, 0))
       return str(lowered.compile().as_text())
 

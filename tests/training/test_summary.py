@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.training.runs import small_config
-from zoo.config.building import abstract_model
+from zoo.training.experiment import build
 from zoo.training.summary import (
   peak_memory,
   product_flops,
@@ -43,13 +43,12 @@ def test_products_are_counted_with_their_batches_and_loops():
 )
 def test_tokens_are_those_of_the_layout_of_four_examples(name, changes, tokens):
   config = small_config(name, objective__name='sampled', **changes)
-  model = abstract_model(config)
-  assert tokens_per_step(config, model) == 16 * tokens
+  assert tokens_per_step(build(config)) == 16 * tokens
 
 
 def test_an_objective_without_prompts_has_no_tokens():
   config = small_config('yq_lsa', objective__name='exact')
-  assert tokens_per_step(config, abstract_model(config)) is None
+  assert tokens_per_step(build(config)) is None
 
 
 def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process(unchecked):

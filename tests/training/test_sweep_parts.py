@@ -7,10 +7,12 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import of_each_launch, signal_at_step_4, small_config
+from zoo.config.read import read
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import check_number_of_parts, locked
 from zoo.training import sweeps
 from zoo.training.sweeps import points_of
+from zoo.training.sweeps.points import build_points
 
 # Six points of one program, the first of which is the config itself.
 _POINTS = [{'seed': i % 3, 'task.prior_mean': 2 + i / 4} for i in range(6)]
@@ -26,7 +28,7 @@ def _sweep(workdir, part=None, points=_POINTS):
 
 
 def _configs(points):
-  return [sweeps.at_point(_config(), point) for point in points]
+  return build_points(read(_config()), points)
 
 
 def _assert_same_table(workdir, expected):

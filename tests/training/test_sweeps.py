@@ -28,14 +28,21 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
-from zoo.config.own import METRICS
+from zoo.config.read import read
 from zoo.core.tables import format_seconds
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
+from zoo.training.many import Member
+from zoo.training.metrics import METRICS
 from zoo.training.sweeps import groups
 from zoo.training.sweeps import run as sweep_run
-from zoo.training.sweeps.points import name_of, with_fields, without_arrays
+from zoo.training.sweeps.points import (
+  build_points,
+  config_at,
+  name_of,
+  without_arrays,
+)
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -71,11 +78,11 @@ def trained(monkeypatch) -> list[int]:
 
 
 def _count_points(monkeypatch) -> list[int]:
-  sizes, make, alone = [], sweep_run.compile_many, run.compile_training
+  sizes, make, alone = [], sweep_run.make_many, run.compile_training
   monkeypatch.setattr(
     sweep_run,
-    'compile_many',
-    lambda configs: sizes.append(len(configs)) or make(configs),
+    'make_many',
+    lambda experiments: sizes.append(len(experiments)) or make(experiments),
   )
   monkeypatch.setattr(
     run, 'compile_training', lambda *arguments: sizes.append(1) or alone(*arguments)
@@ -198,7 +205,7 @@ def test_a_point_may_have_numbers_of_numpy():
     ),
     (
       lambda out: _sweep([{'optimizer.scales': {'a.b': 2.0}}], out),
-      'since no config can hold a key with a dot',
+      'no config can hold a key with a dot',
     ),
     (lambda out: train(small_config(), ''), "the path is ''; it must be the name of"),
   ],
@@ -403,10 +410,10 @@ def test_a_seed_without_a_risk_is_said():
 
 def test_a_point_with_another_source_has_no_step_or_digest_of_the_first():
   fields = {'init_from': 'a', 'init_from_step': 5, 'init_from_digest': 16 * 'a'}
-  config = small_config(**{f'train__{name}': fields[name] for name in fields})
-  other = with_fields(config, {'train.init_from': 'b'})
+  config = read(small_config(**{f'train__{name}': fields[name] for name in fields}))
+  other = config_at(config, {'train.init_from': 'b'})
   assert other.train.init_from_step is other.train.init_from_digest is None
-  assert with_fields(config, {'seed': 1}).train.init_from_step == 5
+  assert config_at(config, {'seed': 1}).train.init_from_step == 5
 
 
 def test_points_on_other_prompts_are_not_compared():
@@ -417,21 +424,24 @@ def test_points_on_other_prompts_are_not_compared():
 
 def test_numbers_of_heads_are_trained_apart():
   points = [{'model.num_heads': heads} for heads in (2, 4, 2)]
-  configs = [sweeps.at_point(_config(), point) for point in points]
-  assert sweeps.side_by_side(configs, range(3)) == [[0, 2], [1]]
+  experiments = build_points(
+    read(_config()), [{**p, 'seed': i} for i, p in enumerate(points)]
+  )
+  assert sweeps.side_by_side(experiments, range(3)) == [[0, 2], [1]]
 
 
 def test_points_that_have_saved_steps_of_their_own_go_on_alone(
   tmp_path, monkeypatch, caplog
 ):
   caplog.set_level('INFO')
-  configs = [sweeps.at_point(_config(), {'seed': seed}) for seed in range(4)]
+  experiments = build_points(read(_config()), [{'seed': seed} for seed in range(4)])
   folders = [tmp_path / str(seed) for seed in range(4)]
+  members = [*map(Member, experiments, folders)]
   saved = {'1', '3'}
   monkeypatch.setattr(
     groups, 'saved_steps', lambda folder: [12] * (folder.name in saved)
   )
-  divided = groups.groups_to_train(range(4), configs, folders, tmp_path)
+  divided = groups.groups_to_train(range(4), members, tmp_path)
   assert divided == [[1], [3], [0, 2]]
   assert '2 points have saved steps of their own, and go on one after' in caplog.text
 
@@ -553,7 +563,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 @pytest.mark.parametrize(
   ('place', 'number', 'num_done'),
   [
-    ('validate_everywhere', signal.SIGTERM, 0),
+    ('build_everywhere', signal.SIGTERM, 0),
     ('compare_with_baselines', signal.SIGINT, 1),
   ],
 )
@@ -620,15 +630,15 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
     config.model = {'name': 'scaled', 'init_scale': 1.0}
   config.objective.positions = 'query'
   together = []
-  make = sweep_run.compile_many
+  make = sweep_run.make_many
   monkeypatch.setattr(
     sweep_run,
-    'compile_many',
-    lambda configs: together.append([*configs]) or make(configs),
+    'make_many',
+    lambda experiments: together.append([*experiments]) or make(experiments),
   )
   monkeypatch.setattr(run, 'check_agreement', lambda *_: None)
   sweep(config, grid({'model.init_scale': [1.0, 50.0], 'seed': [0, 1]}), tmp_path)
-  scales = [[config.model.init_scale for config in configs] for configs in together]
+  scales = [[e.config.model.arguments['init_scale'] for e in es] for es in together]
   assert scales == [[1.0, 1.0], [50.0, 50.0]]
 
 
@@ -817,7 +827,7 @@ def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
   [
     ([], ['no point']),
     ([{'seed': 'one'}], ['seed']),
-    ([{'optimizer.clip_norm': 'all'}], ["clip_norm cannot be 'all'", 'the type float']),
+    ([{'optimizer.clip_norm': 'all'}], ["clip_norm is 'all'; it must be a number"]),
     ([{'task.noise_std': 0.1}, {'task.noise_std': -0.1}], ['noise_std', '-0.1']),
     ([{'mesh.data': 16}], ['16', 'devices']),
   ],

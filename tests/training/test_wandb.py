@@ -16,6 +16,7 @@ import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT, environment, launch
 from tests.training.runs import lines_of, share_programs, small_config
+from zoo.config.read import read
 from zoo.core.errors import CONSTRAINTS
 from zoo.host.files import names_in, workdir_path
 from zoo.training import grid, sweep, wandb_writer
@@ -295,7 +296,9 @@ def test_processes_but_the_first_log_nothing(tmp_path, wandb, monkeypatch):
   writer = zoo.WandbWriter('icl')
   monkeypatch.setattr(wandb, 'init', fail)
   monkeypatch.setattr(wandb_writer.jax, 'process_index', lambda: 1)
-  event = zoo.training.Event(small_config(), tmp_path, 4, {'loss': 1.0}, None, fail)
+  event = zoo.training.Event(
+    read(small_config()), tmp_path, 4, {'loss': 1.0}, None, fail
+  )
   writer.on_chunk(event)
   writer.on_end(event)
   assert not [*tmp_path.iterdir()]

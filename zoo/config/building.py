@@ -1,16 +1,16 @@
 """The task and the model that a config names, built or as shapes alone."""
 
 import contextlib
-import copy
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 from flax import nnx
 from jax.core import Tracer
 
-from zoo.config.json_values import without_defaults_of
+from zoo.config.read import fits_json, with_fields
+from zoo.config.run import Run
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
@@ -20,21 +20,18 @@ from zoo.models.tabular import Tabular
 
 # An argument with one of these annotations, as a type or as text, is never None.
 _NEVER_NONE = int, float, str, bool, 'int', 'float', 'str', 'bool'
-# A config is a ConfigDict with all fields of a run, or a part of it.
-Config: TypeAlias = Any
 
 
-def build_task(config: Config) -> Task:
+def build_task(config: Run) -> Task:
   """Returns the task that a config names.
 
   Raises:
     UserError: If the task is not registered, or if an argument is missing, unknown or
       wrong.
   """
-  fields = config.task.to_dict()
-  name = fields.pop('name')
+  name, fields = config.task.name, config.task.arguments
   if name in registry.TASKS and name != 'mixture':
-    fields = without_defaults_of(registry.TASKS[name], fields)
+    fields = _without_defaults_of(registry.TASKS[name], fields)
   try:
     return create_task(name, **fields)
   except UserError as error:
@@ -49,30 +46,45 @@ def build_task(config: Config) -> Task:
     raise UserError(f'config.task: {error}{hint}') from error
 
 
-def with_full_path(config: Config) -> Config:
+def _without_defaults_of(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the arguments for a class, without those that are None for its default.
+
+  These are the arguments whose default JSON cannot hold.
+  """
+  known = registry.parameters(cls)
+
+  def has_value(name: str) -> bool:
+    if fields[name] is not None or name not in known:
+      return True
+    default = known[name].default
+    return default is known[name].empty or fits_json(default)
+
+  return {name: fields[name] for name in fields if has_value(name)}
+
+
+def with_full_path(config: Run, task: Task) -> Run:
   """Returns the config with the full path and the content of the data of its task.
 
   The content is a checksum for the task `arrays`, and a version for the images of
   `labelled_clusters`. With both, a run that goes on elsewhere reads the same data. The
   config of a task that reads no data is returned as it is.
 
-  Raises:
-    UserError: If the data cannot be read or have changed.
+  Args:
+    config: The config.
+    task: Its task, which has read the data.
   """
   if config.task.name == 'arrays':
     fields = 'path', 'sha256'
-  elif config.task.get('source') == 'tfds':
+  elif config.task.arguments.get('source') == 'tfds':
     fields = 'data_dir', 'dataset'
   else:
     return config
-  task, whole = build_task(config), copy.deepcopy(config)
-  with whole.unlocked():
-    for field in fields:
-      whole.task[field] = getattr(task, field)
-  return whole
+  return with_fields(
+    config, {f'task.{field}': getattr(task, field) for field in fields}
+  )
 
 
-def build_model(config: Config, rngs: nnx.Rngs) -> Model:
+def build_model(config: Run, task: Task, rngs: nnx.Rngs) -> Model:
   """Returns the model that a config names, for its task.
 
   The task gives the number of features. It also gives the context length, the number of
@@ -80,19 +92,19 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
 
   Args:
     config: The config of the run.
+    task: Its task.
     rngs: The random streams from which the weights are drawn.
 
   Raises:
     UserError: If the model is not registered or is not an `nnx.Module`, if an argument
       is missing, unknown or wrong, or if the model does not fit the task.
   """
-  task, hyperparameters = build_task(config), config.model.to_dict()
-  name = hyperparameters.pop('name')
+  name, hyperparameters = config.model.name, config.model.arguments
   of_task: dict[str, Any] = {'num_features': task.num_features}
   if name in registry.MODELS:
     cls = registry.MODELS[name]
     taken = registry.parameters(cls)
-    hyperparameters = without_defaults_of(cls, hyperparameters)
+    hyperparameters = _without_defaults_of(cls, hyperparameters)
     _check_constructor(name, hyperparameters)
     if 'context_length' in taken:
       of_task['context_length'] = task.context_length
@@ -184,7 +196,7 @@ def _mark_traced_arrays(model: nnx.Module) -> None:
         setattr(module, name, nnx.data(value))
 
 
-def abstract_model(config: Config) -> Model:
+def abstract_model(config: Run, task: Task) -> Model:
   """Returns the model that a config names, with abstract arrays.
 
   `nnx.split` of this model would lose abstract arrays that are plain attributes; use
@@ -194,10 +206,10 @@ def abstract_model(config: Config) -> Model:
     UserError: If the model, its arguments or its task do not fit, as from
       `build_model`.
   """
-  return nnx.merge(*abstract_parts(config))
+  return nnx.merge(*abstract_parts(config, task))
 
 
-def abstract_parts(config: Config) -> tuple[Any, Any]:
+def abstract_parts(config: Run, task: Task) -> tuple[Any, Any]:
   """Returns the graph and the abstract state of a config's model.
 
   Raises:
@@ -207,12 +219,12 @@ def abstract_parts(config: Config) -> tuple[Any, Any]:
   # The current mesh may lack the axes of the model, so no mesh is used here.
   no_mesh = jax.sharding.AbstractMesh((), ())
   with jax.sharding.use_abstract_mesh(no_mesh), nnx.use_eager_sharding(False):
-    return jax.eval_shape(lambda: nnx.split(build_model(config, nnx.Rngs(0))))
+    return jax.eval_shape(lambda: nnx.split(build_model(config, task, nnx.Rngs(0))))
 
 
-def num_heads(config: Config) -> int:
+def num_heads(config: Run) -> int:
   """Returns the model's number of heads; 1 if the config does not name it."""
-  return config.model.get('num_heads', 1)
+  return config.model.arguments.get('num_heads', 1)
 
 
 def num_weights(model: Model) -> int:
@@ -222,14 +234,14 @@ def num_weights(model: Model) -> int:
 
 
 @contextlib.contextmanager
-def within_memory(config: Config) -> Iterator[None]:
+def within_memory(config: Run) -> Iterator[None]:
   """Turns running out of memory in the block into a RunError that names the fields."""
   try:
     yield
   except Exception as error:
     if not is_exhausted(error):
       raise
-    length = config.task.get('context_length')
+    length = config.task.arguments.get('context_length')
     of_task = '' if length is None else f', config.task.context_length ({length:,})'
     raise RunError(
       f'the memory is not enough: {in_one_line(error, 200)}; reduce '

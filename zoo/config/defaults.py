@@ -1,16 +1,17 @@
 """Configs with the defaults of all fields, and sections with the defaults of a class.
 
-The functions here build configs in Python; the files in configs/ use them, too.
+The functions here make what a user holds: a `ConfigDict` of ml_collections, whose
+fields flags can set. The files in configs/ use them, too.
 """
 
+from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
-from zoo.config.fields import FIELDS, Field
-from zoo.config.json_values import fits_json
+from zoo.config.read import FIELDS, fits_json
 from zoo.core.registry import MODELS, PARTS, TASKS, check_registered, parameters
 
 # The task gives a model these arguments, so that no config names them.
@@ -21,15 +22,28 @@ _TYPES = {'bool': bool, 'int': int, 'float': float, 'Number': float, 'str': str}
 
 
 # The return type is Any, since type checkers do not know the fields of a ConfigDict.
-def all_fields() -> Any:
-  """Returns a config with the default of each field of `FIELDS`, without a model."""
+def default_fields() -> Any:
+  """Returns a config with the default of each field of `FIELDS`.
+
+  The name of the model is None, which is refused unless a file sets it. The task is
+  that of Table 1 of arXiv 2512.04268: linear regression with the prior mean 2, where
+  the class has 0.
+  """
   config: Any = ConfigDict()
   for name, field in FIELDS.items():
     section, _, key = name.rpartition('.')
+    if section in ('model', 'task'):
+      continue
     if section and section not in config:
       config[section] = ConfigDict()
     holder = config[section] if section else config
-    holder[key] = _default(field)
+    if field.default is None:
+      holder[key] = placeholder(field.kind)
+    else:
+      holder[key] = ConfigDict() if field.kind is dict else field.default
+  config.model = ConfigDict({'name': placeholder(str)})
+  config.task = task_section('linear_regression')
+  config.task.prior_mean = 2.0
   return config
 
 
@@ -58,22 +72,11 @@ def default_config(model: str, task: str = 'linear_regression') -> Any:
     >>> config.model.num_heads
     1
   """
-  config = all_fields()
+  config = default_fields()
   config.model = model_section(model)
   if task != config.task.name:
     config.task = task_section(task)
   return config.lock()
-
-
-def _default(field: Field) -> Any:
-  """Returns what a config holds for a field: its default, and the type of its flag."""
-  if field.default is None:
-    return placeholder(field.check.type)
-  if field.check.type is dict:
-    return ConfigDict(field.default)
-  if field.check.type is object:
-    return FieldReference(field.default, field_type=object)
-  return field.default
 
 
 def task_section(name: str) -> Any:
@@ -117,9 +120,11 @@ def model_section(name: str) -> Any:
 
 def _argument(parameter: Parameter) -> Any:
   """Returns what a config holds for an argument: its default, and a type for flags."""
-  fits = fits_json(parameter.default)
-  has_default = fits and parameter.default is not parameter.empty
-  default: Any = parameter.default if has_default else None
+  default, fits = parameter.default, True
+  if default is parameter.empty:
+    default = None
+  elif not _fits_config(default):
+    default, fits = None, False
   annotation = parameter.annotation
   name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
   if name.startswith('Mapping') and fits:
@@ -129,3 +134,9 @@ def _argument(parameter: Parameter) -> Any:
   name = name.removeprefix('trees.').removesuffix(' | None')
   kind = _TYPES.get(name, object)
   return FieldReference(default, field_type=kind)
+
+
+def _fits_config(value: Any) -> bool:
+  """Returns whether a config can hold a value, which has no key with a dot then."""
+  keys = value if isinstance(value, Mapping) else ()
+  return fits_json(value) and not any('.' in str(key) for key in keys)

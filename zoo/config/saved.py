@@ -1,16 +1,13 @@
-"""The config of a saved run, and the comparison of another config with it."""
+"""The comparison of a config with that of a saved run or model."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from zoo.config import defaults
-from zoo.config.building import Config
-from zoo.config.fields import may_change
-from zoo.config.json_values import fits_json, in_json, listed
-from zoo.core.errors import UserError, in_one_line
+from zoo.config.defaults import FROM_THE_TASK
+from zoo.config.read import fits_json, in_json, may_change
+from zoo.config.run import Named
 from zoo.core.registry import MIXERS, MODELS, parameters
 
 # These fields of a model change how it is trained or where its weights start. They do
@@ -20,29 +17,19 @@ _SAME_FUNCTION = 'hidden_features', 'init_scale', 'num_trained_loops', 'remat'
 _OPTIONS = 'mixer_options'
 
 
-def to_json(config: Config) -> str:
-  """Returns the config as JSON text; tuples and arrays become lists."""
-  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=listed)
-
-
-def to_content(config: Config) -> dict[str, Any]:
-  """Returns the config as JSON holds it."""
-  return json.loads(to_json(config))
-
-
 def differences(
-  saved: Mapping[str, Any], config: Config, resumes: bool = True
+  saved: Mapping[str, Any], content: Mapping[str, Any], resumes: bool = True
 ) -> list[str]:
   """Returns the fields in which a config differs from a saved one, with both values.
 
   Args:
     saved: The saved config, as JSON holds it.
-    config: The other config.
+    content: The other config, as JSON holds it.
     resumes: Whether to leave out the fields that may change when a run goes on, as
-      zoo/config/fields.py says. A field that only one of the configs has is not left
+      zoo/config/run.py says. A field that only one of the configs has is not left
       out.
   """
-  before, now = (flatten_dict(each, sep='.') for each in (saved, to_content(config)))
+  before, now = (flatten_dict(each, sep='.') for each in (saved, content))
   first, last = before.get('train.num_steps'), now.get('train.num_steps')
   longer = isinstance(first, int) and isinstance(last, int) and last > first
   free = may_change(more_steps=longer) if resumes else set()
@@ -69,12 +56,16 @@ def changed_fields(
   return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def other_function(saved: Config, config: Config) -> list[str]:
-  """Returns the fields in which a config's model computes otherwise than a saved one.
+def other_function(saved: Named, section: Named) -> list[str]:
+  """Returns the fields in which a model computes otherwise than a saved one.
 
   Both models have the same arrays. Fields that one of them lacks have their defaults.
+
+  Args:
+    saved: The section `model` of the config of the saved model.
+    section: The section `model` of the other config.
   """
-  before, now = _model_fields(saved), _model_fields(config)
+  before, now = _model_fields(saved), _model_fields(section)
   names = sorted((before.keys() | now.keys()) - {*_SAME_FUNCTION})
   return _differing(names, before, now, prefix='model.')
 
@@ -90,12 +81,11 @@ def _differing(
   ]
 
 
-def _model_fields(config: Config) -> dict[str, Any]:
-  """Returns the arguments of a config's model and of its mixers, as JSON holds them."""
-  fields = json.loads(to_json(config.model))
-  model = MODELS[fields['name']]
+def _model_fields(section: Named) -> dict[str, Any]:
+  """Returns the arguments of a model and of its mixers, as JSON holds them."""
+  fields, model = section.content(), MODELS[section.name]
   known = default_arguments(model)
-  for name in defaults.FROM_THE_TASK:
+  for name in FROM_THE_TASK:
     known.pop(name, None)
   if _OPTIONS in parameters(model):
     mixers = fields.get('mixer', known.get('mixer')) or ()
@@ -114,18 +104,3 @@ def default_arguments(cls: type) -> dict[str, Any]:
     for name, parameter in parameters(cls).items()
     if parameter.default is not parameter.empty
   }
-
-
-def check_fits_json(config: Config) -> None:
-  """Checks that config.json can hold each field, since a run is resumed from it.
-
-  Raises:
-    UserError: If it cannot hold a field.
-  """
-  for name, value in flatten_dict(config.to_dict(), sep='.').items():
-    if not fits_json(value):
-      raise UserError(
-        f'config.{name} is {in_one_line(repr(value), 80)}, which config.json cannot '
-        'hold; it must be text, a finite number, True, False or None, or consist of '
-        'these. None stands for a default that JSON cannot hold'
-      )

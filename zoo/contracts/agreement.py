@@ -27,6 +27,7 @@ from zoo.contracts.checks import (
   with_examples,
 )
 from zoo.contracts.mixers import check_mixer_forms
+from zoo.core import registry
 from zoo.core.errors import UserError, noted
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
@@ -45,6 +46,19 @@ from zoo.theory.trust import (
 NUM_PROMPTS = 16
 _MOST_CHECKED_PROMPTS = 512  # The numbers of at most this many prompts are checked.
 _NOISE = 1.0  # The other weights differ from the model's own by noise of this size.
+
+
+def is_of_library(model: nnx.Module, task: Task) -> bool:
+  """Returns whether all classes of a model and its task are the library's or Flax's.
+
+  The tests of the library check the agreement of its own classes.
+  """
+  classes = {type(module) for _, module in nnx.iter_modules(model)}
+  parts = getattr(task, 'tasks', ())  # A mixture has further tasks.
+  classes |= {type(part) for part in (task, *parts)}
+  return all(
+    registry.is_of_library(cls) or cls.__module__.startswith('flax.') for cls in classes
+  )
 
 
 def check_agreement(

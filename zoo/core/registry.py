@@ -123,7 +123,7 @@ def entering(
     if not (isfunction(entry) if function else isinstance(entry, type)):
       wanted = 'function' if function else 'class'
       raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a {wanted}')
-    if name in entries and _is_of_zoo(entries[name]) and not _is_of_zoo(entry):
+    if name in entries and is_of_library(entries[name]) and not is_of_library(entry):
       raise UserError(
         f'{name!r} is the name of the {kind} of the library; choose another one'
       )
@@ -149,7 +149,7 @@ def entering(
   return enter
 
 
-def _is_of_zoo(entry: Any) -> bool:
+def is_of_library(entry: Any) -> bool:
   """Returns whether a class or a function is defined in this library."""
   return entry.__module__.partition('.')[0] == __name__.partition('.')[0]
 

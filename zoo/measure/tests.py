@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -30,7 +31,8 @@ def t_test(values: ArrayLike | Sequence[float]) -> float:
   # The mean of equal samples may be rounded, which gives them a tiny variance.
   if np.all(values == values[0]):
     return math.nan if len(values) == 1 or values[0] else 1.0
-  return float(stats.ttest_1samp(values, 0.0).pvalue)
+  test: Any = stats.ttest_1samp(values, 0.0)
+  return float(test.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -10,23 +10,24 @@
 the task, the model and the other fields of the config.
 """
 
-from zoo.config.building import Config
-from zoo.config.own import OBJECTIVES
+from zoo.config.run import Run
 from zoo.core.protocols import Model, Task
+from zoo.core.registry import check_registered
 from zoo.objectives.base import Objective as Objective
 from zoo.objectives.base import StepInputs as StepInputs
 from zoo.objectives.base import numbers_of as numbers_of
 from zoo.objectives.exact import Exact as Exact
+from zoo.objectives.functions import OBJECTIVES
+from zoo.objectives.functions import OfFunction as OfFunction
+from zoo.objectives.functions import PerPrompt as PerPrompt
 from zoo.objectives.nll import Likelihood as Likelihood
-from zoo.objectives.own import OfFunction as OfFunction
-from zoo.objectives.own import PerPrompt as PerPrompt
 from zoo.objectives.rows import Rows as Rows
 from zoo.objectives.sampled import Sampled as Sampled
 
 OBJECTIVES.update(sampled=Sampled, nll=Likelihood, rows=Rows, exact=Exact)
 
 
-def build_objective(config: Config, task: Task, model: Model) -> Objective:
+def build_objective(config: Run, task: Task, model: Model) -> Objective:
   """Returns the objective that a config names.
 
   Args:
@@ -37,7 +38,8 @@ def build_objective(config: Config, task: Task, model: Model) -> Objective:
   Raises:
     UserError: If the objective does not fit the task, the model or the config.
   """
-  entry = OBJECTIVES[config.objective.name]
+  name = check_registered('config.objective.name', config.objective.name, OBJECTIVES)
+  entry = OBJECTIVES[name]
   if isinstance(entry, type):
     return entry(config, task, model)
   return OfFunction(config, task, model, entry)

@@ -12,9 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from zoo import theory
-from zoo.config.building import Config
-from zoo.config.curricula import Stage, has_curriculum
-from zoo.config.sharding import split_prompts, split_statistics
+from zoo.config.run import Run
 from zoo.core import draws
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
@@ -22,6 +20,8 @@ from zoo.core.protocols import BaseTask, FollowsRule, Model, Task, predicts_all
 from zoo.core.statistics import Statistics
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
+from zoo.objectives.curricula import Stage
+from zoo.sharding import split_prompts, split_statistics
 
 
 class StepInputs(NamedTuple):
@@ -82,14 +82,14 @@ class Objective(abc.ABC):
   draws_labels: ClassVar[bool] = False
   needs_prompts: ClassVar[bool] = False
 
-  def __init__(self, config: Config, task: Task, model: Model):
+  def __init__(self, config: Run, task: Task, model: Model):
     self.config, self.task, self.model = config, task, model
     asked = config.objective
     if asked.positions == 'every' or asked.min_examples is not None:
       _check_positions(self)
     if self.observes_labels:
       _check_labels(self)
-    if has_curriculum(config.curriculum) and not self.has_positions:
+    if config.curriculum.grows and not self.has_positions:
       raise UserError(
         f'config.objective.name is {asked.name!r}; a curriculum needs '
         "'sampled' or 'nll'"
@@ -140,7 +140,7 @@ class Objective(abc.ABC):
       or asked.positions != 'query'
       or asked.min_examples is not None
       or asked.labels != 'clean'
-      or has_curriculum(self.config.curriculum)  # It leaves parts of prompts out.
+      or self.config.curriculum.grows  # It leaves parts of prompts out.
     )
     if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
       return False
@@ -196,7 +196,7 @@ def _check_positions(objective: Objective) -> None:
     why = 'which has no method predictions'
     if isinstance(model, TokenModel) and model.layout == 'joint':
       why = "whose tokens are 'joint': each holds the label of its example"
-    elif config.model.get('causal') is False:
+    elif config.model.arguments.get('causal') is False:
       why = 'whose config.model.causal is False: it would see the labels'
     raise UserError(f'{said} for {config.model.name!r}, {why}')
 

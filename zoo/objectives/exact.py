@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from zoo import theory
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task
 from zoo.objectives.base import Objective, StepInputs
@@ -24,7 +24,7 @@ class Exact(Objective):
   measures = 'loss'
   draws_prompts = False
 
-  def __init__(self, config: Config, task: Task, model: Model):
+  def __init__(self, config: Run, task: Task, model: Model):
     super().__init__(config, task, model)
     name = config.objective.name
     try:
@@ -40,7 +40,7 @@ class Exact(Objective):
     except UserError as error:
       raise UserError(f'config.objective.name is {name!r}; {error}') from None
     for field, wanted in ('num_parts', 1), ('compute_dtype', 'float32'):
-      if (value := config.train[field]) != wanted:
+      if (value := getattr(config.train, field)) != wanted:
         raise UserError(
           f'config.train.{field} is {value!r}; it must be {wanted!r} for the objective '
           f'{name!r}, which has no batch of prompts'

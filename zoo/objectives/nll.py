@@ -40,7 +40,7 @@ class Likelihood(Sampled):
     config, model = self.config, self.model
     if not has_distribution(model):
       why = 'which has no method distribution'
-      if 'head' in config.model or isinstance(model, TokenModel):
+      if 'head' in config.model.arguments or isinstance(model, TokenModel):
         why = "which has no distribution; the heads 'gaussian' and 'bars' have one"
       raise UserError(
         "config.objective.name is 'nll'; it must be 'sampled' for "

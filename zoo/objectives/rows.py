@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
-from zoo.objectives.own import PerPrompt
+from zoo.objectives.functions import PerPrompt
 
 
 class Rows(PerPrompt):
@@ -29,7 +29,7 @@ class Rows(PerPrompt):
   measures = 'likelihood'
   draws_labels = True
 
-  def __init__(self, config: Config, task: Task, model: Model):
+  def __init__(self, config: Run, task: Task, model: Model):
     super().__init__(config, task, model)
     if not hasattr(model, 'losses_of_rows'):
       raise UserError(

@@ -8,9 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.config.building import Config
-from zoo.config.curricula import Stage
-from zoo.config.sharding import split_first_axis
+from zoo.config.run import Run
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
@@ -18,9 +16,11 @@ from zoo.core.protocols import Model, Task
 from zoo.core.statistics import Statistics
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives.base import Objective, StepInputs, in_type, sample
-from zoo.objectives.batch_parts import mean_loss
+from zoo.objectives.curricula import Stage
+from zoo.objectives.lanes import mean_loss
 from zoo.objectives.losses import trained_losses
 from zoo.objectives.stages import FirstFeatures, draw_lengths, mean_at
+from zoo.sharding import split_first_axis
 from zoo.tasks.base import FunctionClass
 
 
@@ -38,7 +38,7 @@ class Sampled(Objective):
   measures = 'loss'
   has_positions = True
 
-  def __init__(self, config: Config, task: Task, model: Model):
+  def __init__(self, config: Run, task: Task, model: Model):
     super().__init__(config, task, model)
     self._check_model()
 
@@ -101,8 +101,8 @@ class Sampled(Objective):
       )
 
 
-def headed(config: Config) -> str:
+def headed(config: Run) -> str:
   """Returns the name of a config's model, with its head if it has that field."""
-  head = config.model.get('head')
+  head = config.model.arguments.get('head')
   name = repr(config.model.name)
   return name if head is None else f'{name} with config.model.head = {head!r}'

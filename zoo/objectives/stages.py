@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from zoo.config.curricula import Stage
+from zoo.objectives.curricula import Stage
 from zoo.tasks.base import ChangedTask
 
 

@@ -20,10 +20,9 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
-from ml_collections import ConfigDict
 
-from zoo.config.building import Config
-from zoo.config.saved import changed_fields, differences, to_content
+from zoo.config.run import Run
+from zoo.config.saved import changed_fields, differences
 from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.core.saved_arrays import array_name
 from zoo.host import processes
@@ -258,7 +257,7 @@ def _check_own(
       f'{folder} holds step {saved["step"]!r}, not step {folder.name}; give it its own '
       'number again, or move it out of this folder'
     )
-  differing = differences(saved['config'], ConfigDict(wanted['config']))
+  differing = differences(saved['config'], wanted['config'])
   if saved.get('points') != wanted.get('points'):
     differing.append('points')
   if differing:
@@ -292,7 +291,7 @@ def damaged(folder: pathlib.Path, reason: str) -> RunError:
   return RunError(f'the checkpoint {folder} is damaged: {reason}{hint}')
 
 
-def kept_steps(config: Config) -> tuple[int, ...]:
+def kept_steps(config: Run) -> tuple[int, ...]:
   """Returns the steps whose checkpoints a run keeps besides the newest, in order."""
   steps, last = config.checkpoint.steps, config.train.num_steps
   if steps == 'log':
@@ -432,13 +431,17 @@ def one_line(error: BaseException) -> str:
   return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
 
 
-def run_metadata(config: Config) -> dict[str, object]:
-  """Returns the config of a run, and the versions that run it, as plain JSON."""
+def run_metadata(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the metadata of a step: its config, and the versions that run it.
+
+  Args:
+    content: The config, as JSON holds it.
+  """
   versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
   for name in _PACKAGES:  # A package that runs from its source tree has no version.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[name] = importlib.metadata.version(name)
   return {
-    'config': to_content(config),
+    'config': dict(content),
     'versions': {'python': platform.python_version(), **versions},
   }

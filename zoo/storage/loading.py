@@ -10,7 +10,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ from flax import nnx
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.building import Config, abstract_parts, build_model, build_task
-from zoo.config.sharding import sharding_to_load
+from zoo.config.building import abstract_parts, build_model, build_task
+from zoo.config.read import read
+from zoo.config.run import Run
 from zoo.core.errors import (
   RunError,
   UserError,
@@ -38,6 +39,7 @@ from zoo.host.files import (
   read_text,
   shipped_checkpoints,
 )
+from zoo.sharding import sharding_to_load
 from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
   FORMAT,
@@ -65,15 +67,16 @@ class SavedModel:
   Attributes:
     model: The model, a `zoo.Model` that is ready to be called.
     task: The `zoo.Task` that it was trained on.
-    config: The config of the run. A model that was saved without a run may have only
-      the sections `model` and `task`.
+    config: The config of the run, a locked `ConfigDict`. A model that was saved without
+      a run may have only the sections `model` and `task`.
     step: The number of steps that the model was trained for.
   """
 
-  # The config names the classes of both, so no type checker can know them.
+  # The config names the classes of both, so no type checker can know them. Nor does it
+  # know the fields of a ConfigDict.
   model: Any
   task: Any
-  config: Config
+  config: Any
   step: int
 
   def untrained(self, seed: int) -> Any:
@@ -90,7 +93,8 @@ class SavedModel:
       >>> type(saved.untrained(1)).__name__
       'YqLSA'
     """
-    return build_model(self.config, nnx.Rngs(check_count('seed', seed, minimum=0)))
+    rngs = nnx.Rngs(check_count('seed', seed, minimum=0))
+    return build_model(read(self.config), self.task, rngs)
 
   def __repr__(self) -> str:
     """Returns the class of the model, the task and the step, on one line."""
@@ -254,38 +258,44 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
     metadata = read_json(folder / METADATA_FILE, dict)
   except UnreadableFile as error:
     raise damaged(folder, str(error)) from error
-  config, saved_step = _config_and_step(folder, metadata, step)
-  task, graph, state = _abstract(folder, config, saved_arrays(folder))
+  content, saved_step = _config_and_step(folder, metadata, step)
+  task, graph, state = _abstract(folder, content, saved_arrays(folder))
   try:
     state = ocp.load_checkpointables(str(folder), {'model': state})['model']
   except Exception as error:
     raise cannot_be_read(folder, error) from error
-  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+  return _saved_model(nnx.merge(graph, state), task, content, saved_step)
+
+
+def _saved_model(
+  model: Any, task: Any, content: Mapping[str, Any], step: int
+) -> SavedModel:
+  return SavedModel(model, task, ConfigDict(content).lock(), step)
 
 
 def _load_together(step: StepTogether) -> SavedModel:
   """Opens the model of a point of a sweep at a step that several points share."""
   metadata = read_json(step.folder / METADATA_FILE, dict)
   _, saved_step = _config_and_step(step.folder, metadata, None)
-  config = cast(Config, ConfigDict(read_json(step.point / 'config.json', dict)))
+  content = read_json(step.point / 'config.json', dict)
   saved = {
     name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
     for name, array in saved_arrays(step.folder).items()
   }
-  task, graph, abstract = _abstract(step.folder, config, saved)
+  task, graph, abstract = _abstract(step.folder, content, saved)
   (state,) = load_together(step.folder, abstract, step.number, [step.place])
-  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+  return _saved_model(nnx.merge(graph, state), task, content, saved_step)
 
 
 def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
   """Opens a file of `zoo.export`."""
   metadata, arrays = weight_files.read(path)
-  config, saved_step = _config_and_step(path, metadata, step)
+  content, saved_step = _config_and_step(path, metadata, step)
   saved = {
     name: jax.ShapeDtypeStruct(array.shape, array.dtype)
     for name, array in arrays.items()
   }
-  task, graph, state = _abstract(path, config, saved)
+  task, graph, state = _abstract(path, content, saved)
 
   def put(where: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     array = arrays[array_name(where)]
@@ -294,13 +304,15 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
     return jax.device_put(array.astype(leaf.dtype), leaf.sharding)
 
   state = jax.tree_util.tree_map_with_path(put, state)
-  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+  return _saved_model(nnx.merge(graph, state), task, content, saved_step)
 
 
 def _config_and_step(
   folder: pathlib.Path, metadata: Any, step: int | None
-) -> tuple[Config, int]:
-  """Returns the config and the step, which is the wanted one unless that is None.
+) -> tuple[dict[str, Any], int]:
+  """Returns the content of the config, and the step.
+
+  The step is the wanted one unless that is None.
 
   Raises:
     UserError: If the step or the format is another one.
@@ -308,8 +320,8 @@ def _config_and_step(
   """
   try:
     check_format(folder, metadata['format'])
-    config = cast(Config, ConfigDict(metadata['config']))
-    saved_step, _ = int(metadata['step']), (config.model.name, config.task.name)
+    content = metadata['config']
+    saved_step, _ = int(metadata['step']), (content['model'], content['task'])
   except UserError:
     raise
   except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -320,15 +332,24 @@ def _config_and_step(
     ) from error
   if step not in (None, saved_step):
     raise UserError(f'{folder} has no step {step}; it has {[saved_step]}')
-  return config, saved_step
+  return content, saved_step
 
 
 def _abstract(
-  folder: pathlib.Path, config: Config, saved: Mapping[str, jax.ShapeDtypeStruct]
+  folder: pathlib.Path,
+  content: Mapping[str, Any],
+  saved: Mapping[str, jax.ShapeDtypeStruct],
 ) -> tuple[Any, Any, PyTree]:
   """Returns the task of a config, and the graph and the abstract state of its model."""
-  for section, known in ('model', MODELS), ('task', TASKS):
-    if (name := config[section]['name']) not in known:
+  try:
+    config: Run = read(content)
+  except UserError as error:
+    raise UserError(
+      f'{folder}: {in_one_line(error, _MOST_CHARACTERS_OF_REASON)}'
+    ) from None
+  sections = ('model', config.model, MODELS), ('task', config.task, TASKS)
+  for section, named, known in sections:
+    if (name := named.name) not in known:
       raise UserError(
         f'{folder} holds the {section} {name!r}, which is not registered; import the '
         'module that registers it first (--import=MODULE); known: '
@@ -336,7 +357,7 @@ def _abstract(
       )
   try:
     task = build_task(config)
-    graph, state = abstract_parts(config)
+    graph, state = abstract_parts(config, task)
   except UserError as error:
     raise UserError(
       f'{folder}: {in_one_line(error, _MOST_CHARACTERS_OF_REASON)}'

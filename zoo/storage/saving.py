@@ -19,10 +19,9 @@ import jax
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
-from ml_collections import ConfigDict
 
-from zoo.config.building import Config, abstract_parts
-from zoo.config.saved import to_json
+from zoo.config.building import abstract_parts, build_task
+from zoo.config.read import Readable, read, to_content
 from zoo.core.errors import RunError, UserError, check_count, check_object
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
@@ -57,7 +56,7 @@ _NUM_PROMPTS = 4  # A saved model must predict on them what it did before.
 def save(
   model: Model | SavedModel,
   path: str | os.PathLike[str],
-  config: Config | Mapping[str, Any] | None = None,
+  config: Readable | None = None,
   *,
   step: int | None = None,
 ) -> None:
@@ -103,7 +102,7 @@ def save(
     config = model.config if config is None else config
     step = model.step if step is None else step
   own: Any = model.model if isinstance(model, SavedModel) else model
-  state, metadata = _parts(own, _checked(config), step or 0)
+  state, metadata = _parts(own, _content(config), step or 0)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
@@ -141,7 +140,7 @@ def _write(folder: pathlib.Path, items: Mapping[str, Any]) -> None:
 def export(
   saved: Model | SavedModel,
   path: str | os.PathLike[str],
-  config: Config | Mapping[str, Any] | None = None,
+  config: Readable | None = None,
 ) -> None:
   """Writes a model as one file in the format of safetensors.
 
@@ -176,16 +175,16 @@ def export(
     'YqLSA'
   """
   if isinstance(saved, SavedModel):
-    own = saved.config if config is None else _checked(config)
-    model, config, step = saved.model, own, saved.step
+    config = saved.config if config is None else config
+    model, step = saved.model, saved.step
   else:
-    model, config, step = saved, _checked(config), 0
+    model, step = saved, 0
   target = user_path(path)
   if target.suffix != weight_files.SUFFIX or target.is_dir():
     raise UserError(
       f'path is {str(path)!r}; it must be a file NAME{weight_files.SUFFIX}'
     )
-  state, metadata = _parts(model, config, step)
+  state, metadata = _parts(model, _content(config), step)
   try:
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
       file = pathlib.Path(temporary, target.name)
@@ -199,51 +198,29 @@ def export(
     ) from error
 
 
-def _checked(config: Config | Mapping[str, Any] | None) -> Config:
-  """Returns the config as a ConfigDict.
-
-  Raises:
-    UserError: If the config does not name a model and a task.
-  """
+def _content(config: Readable | None) -> dict[str, Any]:
+  """Returns the config as JSON holds it; raises UserError if there is none."""
   if config is None:
     raise UserError(
       'config is missing; a model needs one, since it does not know its task'
     )
-  if not isinstance(config, Mapping | ConfigDict):
-    raise UserError(
-      f'the config is a {type(config).__name__}; it must be a dict or a ConfigDict '
-      'with the sections model and task'
-    )
-  try:
-    fields: Any = config
-    checked: Any = ConfigDict(fields)
-  except ValueError as error:  # A key of a dict has a dot.
-    raise UserError(f'the config cannot be saved: {error}') from None
-  for section in 'model', 'task':
-    own = checked.get(section)
-    if not isinstance(own, ConfigDict) or 'name' not in own:
-      raise UserError(f"the config has no field '{section}.name'; it is needed")
-  return checked
+  return to_content(config)
 
 
-def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, object]]:
+def _parts(
+  model: Model, content: Mapping[str, Any], step: int
+) -> tuple[PyTree, dict[str, object]]:
   """Returns the state and the metadata to write."""
   step = check_count('step', step, minimum=0)
   what = 'it must be an nnx.Module, or what zoo.load returns'
   check_object('a model', model, nnx.Module, what)
   if is_edited(model):
     raise UserError('the model is edited; save the model that it is a copy of')
-  try:
-    to_json(config)
-  except TypeError as error:
-    raise UserError(
-      f'the config holds an object of the type {error}, which cannot be saved; it must '
-      'hold None, numbers, texts, arrays, and lists or dicts of these'
-    ) from None
-  state, (_, made) = nnx.state(model), abstract_parts(config)
+  config = read(content)
+  state, (_, made) = nnx.state(model), abstract_parts(config, build_task(config))
   check_can_be_saved(state)
   check_same_arrays('the config makes another model', shapes_of(made), shapes_of(state))
-  return state, {'format': FORMAT, 'step': step, **run_metadata(config)}
+  return state, {'format': FORMAT, 'step': step, **run_metadata(content)}
 
 
 def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:

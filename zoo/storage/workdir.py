@@ -14,7 +14,8 @@ from typing import Any
 import filelock
 import jax
 
-from zoo.config.saved import differences, to_json
+from zoo.config.read import Readable, to_content, to_json
+from zoo.config.saved import differences
 from zoo.core.errors import InUseError, RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import (
@@ -63,7 +64,7 @@ _MARKS = {
 }
 
 
-def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
+def make_folder(workdir: pathlib.Path, config: Readable, kind: str = 'run') -> None:
   """Makes the folder of a workdir, unless it belongs to another config; for process 0.
 
   The folder of a run that ended before its first checkpoint may be used with any
@@ -100,7 +101,7 @@ def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
     raise _not_writable(workdir, error) from error
 
 
-def open_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
+def open_workdir(workdir: pathlib.Path, config: Readable, kind: str = 'run') -> None:
   """Creates a workdir, or checks that it belongs to the config; for process 0.
 
   A config that is in the folder stays there.
@@ -118,13 +119,13 @@ def open_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
     raise _not_writable(workdir, error) from error
 
 
-def has_config(workdir: pathlib.Path, config: Any) -> bool:
+def has_config(workdir: pathlib.Path, config: Readable) -> bool:
   """Returns whether the config in a workdir is this one, in all of its fields."""
   saved = workdir / CONFIG
   return saved.exists() and read_text(saved) == _text_of(config)
 
 
-def write_config(workdir: pathlib.Path, config: Any) -> None:
+def write_config(workdir: pathlib.Path, config: Readable) -> None:
   """Replaces the config in a workdir that this program has locked; raises OSError."""
   write_atomically(workdir / CONFIG, _text_of(config))
 
@@ -147,7 +148,7 @@ def change_config(workdir: pathlib.Path, field: str, value: Any) -> None:
     write_atomically(workdir / CONFIG, text + '\n')
 
 
-def _text_of(config: Any) -> str:
+def _text_of(config: Readable) -> str:
   return to_json(config) + '\n'
 
 
@@ -160,7 +161,7 @@ def _not_writable(workdir: pathlib.Path, error: BaseException) -> UserError | Ru
   return UserError(f'{reason}; {_OTHER}')
 
 
-def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
+def _check_config(saved: pathlib.Path, config: Readable, kind: str) -> None:
   """Raises UserError unless the config in a file may be replaced by this one."""
   try:
     content = read_json(saved, dict)
@@ -168,7 +169,7 @@ def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
     raise UserError(
       f'{saved} is damaged: no config can be read from it; {_OTHER}'
     ) from error
-  differing = differences(content, config)
+  differing = differences(content, to_content(config))
   if differing and not (kind == 'run' and _is_untrained(saved.parent)):
     only_steps = [field.split()[0] for field in differing] == ['train.num_steps']
     hint = ' (a run may be given more steps, not fewer)' if only_steps else ''
@@ -191,7 +192,7 @@ def _is_untrained(workdir: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def occupied(
-  workdir: pathlib.Path, config: Any, kind: str = 'run', part: Part | None = None
+  workdir: pathlib.Path, config: Readable, kind: str = 'run', part: Part | None = None
 ) -> Iterator[None]:
   """Opens and locks a workdir for the block.
 

@@ -13,24 +13,23 @@ from typing import TypeVar, cast
 import jax
 from absl import logging
 from flax import nnx
-from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from zoo.config.building import Config, build_task
-from zoo.config.saved import to_json
-from zoo.config.sharding import make_mesh, on_mesh, where_compared
+from zoo.config.run import Run
 from zoo.core.errors import UserError, in_one_line, is_exhausted
 from zoo.host import processes
 from zoo.host.files import read_json
 from zoo.measure.comparison import MODEL, Comparison, compare_all
+from zoo.sharding import on_mesh, where_compared
 from zoo.storage.workdir import CONFIG, change_config
+from zoo.training.experiment import Experiment
 from zoo.training.hooks import Event
 from zoo.training.summary import Summary, write_summary
 
 _Compared = TypeVar('_Compared')
 
 
-def compare_with_baselines(event: Event) -> Event:
+def compare_with_baselines(experiment: Experiment, event: Event) -> Event:
   """Compares the model of a run that has ended with the baselines of its task.
 
   The caller has locked the folder of the run.
@@ -42,6 +41,7 @@ def compare_with_baselines(event: Event) -> Event:
   launch that made it. If there are several processes, each must make the same call.
 
   Args:
+    experiment: The experiment of the run.
     event: The last event of the run. Its model is on the devices that trained it, or is
       loaded from the newest checkpoint if the run ended in an earlier launch.
 
@@ -54,10 +54,9 @@ def compare_with_baselines(event: Event) -> Event:
   is_done = functools.partial(has_comparison, config, workdir, summary)
   if processes.run_on_main(is_done):
     return event
-  mesh = make_mesh(config)
-  with on_mesh(mesh, config):
+  with on_mesh(experiment.mesh, config):
     try:
-      graph, state = nnx.split(event.model)
+      state = nnx.state(event.model)
     except UserError as error:
       logging.warning(
         'there is no comparison with the baselines of the task on %d prompts: %s',
@@ -65,7 +64,7 @@ def compare_with_baselines(event: Event) -> Event:
         error,
       )
       return event
-    (comparison,) = compare_models([config], graph, mesh, state, is_stacked=False)
+    (comparison,) = compare_models([experiment], state, is_stacked=False)
   if comparison is None:
     return event
   summary = cast(Summary, {**summary, 'comparison': comparison})
@@ -76,7 +75,7 @@ def compare_with_baselines(event: Event) -> Event:
   return dataclasses.replace(event, summary=summary)
 
 
-def has_comparison(config: Config, workdir: pathlib.Path, summary: Summary) -> bool:
+def has_comparison(config: Run, workdir: pathlib.Path, summary: Summary) -> bool:
   """Returns whether a summary has the comparison that a config asks for, if any.
 
   A large task is compared on fewer prompts than a config asks for. So the comparison
@@ -93,21 +92,15 @@ def has_comparison(config: Config, workdir: pathlib.Path, summary: Summary) -> b
 
 
 def compare_models(
-  configs: Sequence[Config],
-  graph: nnx.GraphDef,
-  mesh: Mesh,
-  state: PyTree,
-  is_stacked: bool,
+  experiments: Sequence[Experiment], state: PyTree, is_stacked: bool
 ) -> list[Comparison | None]:
   """Returns the comparison of each model of a program with the baselines of its task.
 
   Models of one task are compared on the same prompts, whatever their seeds.
 
   Args:
-    configs: The config of each model. The section `eval` of the first one sets the
-      number of prompts and their seed for all models.
-    graph: The graph of the models.
-    mesh: The mesh that has their arrays.
+    experiments: The experiment of each model, all on one mesh. The section `eval` of
+      the first one sets the number of prompts and their seed for all models.
     state: The arrays of one model, or of many models along a first axis.
     is_stacked: Whether there is such an axis.
 
@@ -115,21 +108,22 @@ def compare_models(
     A comparison for each model. It is None with fewer than two prompts, for a task that
     is too large, or if the memory is not enough.
   """
-  number, seed = num_compared(configs[0]), configs[0].eval.seed
-  comparisons: list[Comparison | None] = [None] * len(configs)
+  first = experiments[0]
+  number, seed = num_compared(first.config), first.config.eval.seed
+  comparisons: list[Comparison | None] = [None] * len(experiments)
   if number < 2:
     return comparisons
   groups: dict[str, list[int]] = {}
-  for i, config in enumerate(configs):
-    groups.setdefault(to_json(config.task), []).append(i)
+  for i, experiment in enumerate(experiments):
+    groups.setdefault(experiment.config.task.text(), []).append(i)
 
   def measure(arrays: PyTree) -> list[Comparison | None]:
     for members in groups.values():
       states = [arrays]
       if is_stacked:
         states = [jax.tree.map(lambda leaf, i=i: leaf[i], arrays) for i in members]
-      models = [nnx.merge(graph, each) for each in states]
-      task = build_task(configs[members[0]])
+      models = [nnx.merge(first.graphs['model'], each) for each in states]
+      task = experiments[members[0]].task
       # Each launch of a run checks its model. A sweep that goes on does not.
       compare = functools.partial(
         compare_all, models, task, number, seed, is_checked=not is_stacked
@@ -139,7 +133,7 @@ def compare_models(
     return comparisons
 
   def measure_whole() -> list[Comparison | None]:
-    with where_compared(mesh, state) as arrays:
+    with where_compared(first.mesh, state) as arrays:
       return processes.run_on_main(functools.partial(measure, arrays))
 
   return if_memory_allows(measure_whole) or comparisons
@@ -163,6 +157,6 @@ def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
     return None
 
 
-def num_compared(config: Config) -> int:
+def num_compared(config: Run) -> int:
   """Returns the number of prompts to compare on; 0 if no losses are to be sampled."""
   return config.eval.num_compared if config.eval.num_batches else 0

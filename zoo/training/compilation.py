@@ -1,4 +1,4 @@
-"""Everything that trains and measures a model, from its config to compiled programs."""
+"""The programs that train and measure the model of an experiment, compiled."""
 
 from __future__ import annotations
 
@@ -10,48 +10,37 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
-from zoo.config.building import Config, build_task
-from zoo.config.curricula import has_curriculum, log_unended
-from zoo.config.sharding import (
+from zoo.core.draws import TRAIN_STREAM, stream_of
+from zoo.objectives import StepInputs, numbers_of
+from zoo.objectives.curricula import log_unended
+from zoo.objectives.lanes import num_lanes
+from zoo.sharding import (
   State,
   on_mesh,
   replicate,
-  split_over_data,
   stays_in_shape,
   warn_of_unsplit,
 )
-from zoo.core.draws import TRAIN_STREAM, stream_of
-from zoo.core.protocols import Task
-from zoo.objectives import Objective, StepInputs, build_objective, numbers_of
-from zoo.objectives.batch_parts import num_lanes
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
-from zoo.training.step import (
-  Step,
-  abstract_state,
-  init_state,
-  make_steps,
-  train_step,
-)
+from zoo.training.experiment import Experiment
+from zoo.training.initial import init_state
+from zoo.training.step import Step, make_steps, train_step
 from zoo.training.summary import product_flops
 
 
 class Training(NamedTuple):
-  """Everything that trains the model of a config on a mesh, or many models at once.
+  """The programs that train the model of an experiment, or many models at once.
 
   Attributes:
-    config: The config. Of many models it is that of the first, for what they share.
-    task: The task.
-    objective: The objective.
-    mesh: The mesh of devices.
-    graph: The graph of the model.
-    abstract: The shapes of the state, with the shardings between steps.
+    experiment: The experiment. Of many models it is that of the first, for what they
+      share.
+    abstract: The shapes of the state, with the shardings between steps. The arrays of
+      many models have a new first axis.
     uses_statistics: Whether models take sufficient statistics of prompts.
-    init: A function that makes the state at step 0. For one model it has the argument
-      `from_source` of `init_state`.
+    init: A function that makes the state at step 0. Its argument is whether the weights
+      are read from `train.init_from`, if it names any; otherwise they are random.
     steps: The steps, as `make_steps` describes them, compiled or to be compiled.
     key: The key of the training prompts, or one for each model.
     numbers: Inputs of the compiled steps. Other numbers need no other program.
@@ -59,14 +48,10 @@ class Training(NamedTuple):
     flops: The operations in the matrix products of a step, once compiled.
   """
 
-  config: Config
-  task: Task
-  objective: Objective
-  mesh: Mesh
-  graph: nnx.GraphDef
+  experiment: Experiment
   abstract: State
   uses_statistics: bool
-  init: Callable[..., State]
+  init: Callable[[bool], State]
   steps: Any
   key: Key[Array, '*n']
   numbers: StepInputs
@@ -74,77 +59,48 @@ class Training(NamedTuple):
   flops: int = 0
 
 
-def make_training(config: Config, mesh: Mesh) -> Training:
-  """Returns everything that trains the model of a config; nothing is compiled.
+def make_training(experiment: Experiment) -> Training:
+  """Returns the programs that train the model of an experiment; nothing is compiled.
 
   Args:
-    config: The valid config of the run.
-    mesh: The mesh. Its devices need not exist.
+    experiment: The experiment. The devices of its mesh need not exist.
   """
-  task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
+  config, mesh = experiment.config, experiment.mesh
+  abstract = experiment.abstract
   with on_mesh(mesh, config):
-    graphs, asked = abstract_state(config, mesh)
-    abstract = split_over_data(asked) if config.mesh.fsdp else asked
-    model = nnx.merge(graphs['model'], asked['model'])
-    objective = build_objective(config, task, model)
-    statistics = objective.uses_statistics()
+    statistics = experiment.objective.uses_statistics()
     in_shape = stays_in_shape(config, mesh, abstract)
-    step = bound_step(
-      objective=objective,
-      mesh=mesh,
-      graphs=graphs,
-      asked=asked['model'],
-      weights=abstract['model'],
-      statistics=statistics,
-      in_shape=in_shape,
-    )
-  graph = graphs['model']
+    step = step_of(experiment, abstract['model'], statistics, in_shape)
   return Training(
-    config=config,
-    task=task,
-    objective=objective,
-    mesh=mesh,
-    graph=graph,
+    experiment=experiment,
     abstract=abstract,
     uses_statistics=statistics,
-    init=functools.partial(init_state, config, abstract),
+    init=functools.partial(init_state, experiment),
     steps=make_steps(step, abstract, mesh, in_shape),
-    key=key,
-    numbers=numbers_of(task),
-    evaluation=make_evaluation(config, task, graph, statistics, mesh),
+    key=stream_of(config.seed, TRAIN_STREAM),
+    numbers=numbers_of(experiment.task),
+    evaluation=make_evaluation(experiment, statistics),
   )
 
 
-def bound_step(
-  *,
-  objective: Objective,
-  mesh: Mesh,
-  graphs: State,
-  asked: PyTree,
-  weights: PyTree,
-  statistics: bool,
-  in_shape: bool,
+def step_of(
+  experiment: Experiment, weights: PyTree, statistics: bool, in_shape: bool
 ) -> Step:
   """Returns the step of one model: `train_step` with all that does not change.
 
   Args:
-    objective: The objective, with the config and the task.
-    mesh: The mesh.
-    graphs: The graphs of the model and the optimizer.
-    asked: The abstract model, with the shardings that its layers ask for.
+    experiment: The experiment.
     weights: The abstract weights that count as the work of a step (see `num_lanes`).
     statistics: Whether the model takes sufficient statistics of prompts.
     in_shape: Whether the optimizer computes with arrays in their own shapes.
   """
-  config, task = objective.config, objective.task
+  config, task, mesh = experiment.config, experiment.task, experiment.mesh
   lanes = 1 if statistics else num_lanes(config, task, mesh, weights)
+  loss = functools.partial(
+    experiment.objective.loss, statistics=statistics, num_lanes=lanes
+  )
   return functools.partial(
-    train_step,
-    config=config,
-    graphs=graphs,
-    asked=asked,
-    loss=functools.partial(objective.loss, statistics=statistics, num_lanes=lanes),
-    in_shape=in_shape,
+    train_step, experiment=experiment, loss=loss, in_shape=in_shape
   )
 
 
@@ -157,15 +113,16 @@ def compile_training(training: Training) -> Training:
   Raises:
     RunError: If the memory is not enough.
   """
-  config, mesh, abstract = training.config, training.mesh, training.abstract
+  experiment, abstract = training.experiment, training.abstract
+  config, mesh = experiment.config, experiment.mesh
   with (
     on_mesh(mesh, config),
     concurrent.futures.ThreadPoolExecutor(1) as other_core,
   ):
     if mesh.size > 1:
       warn_of_unsplit(config, mesh, abstract['model'])
-    if has_curriculum(config.curriculum):
-      log_unended(config, training.task, nnx.merge(training.graph, abstract['model']))
+    if config.curriculum.grows:
+      log_unended(config, experiment.task, experiment.model)
     # Whether 64 bits are on belongs to a thread.
     has_64_bits = jnp.result_type(float) == jnp.float64
 
@@ -192,5 +149,6 @@ def advance(
   training: Training, state: State, start: int, stop: int
 ) -> tuple[State, dict[str, Array]]:
   """Starts the steps after `start`, up to `stop`; donates the given state."""
-  start, stop = (replicate(np.int32(step), training.mesh) for step in (start, stop))
+  mesh = training.experiment.mesh
+  start, stop = (replicate(np.int32(step), mesh) for step in (start, stop))
   return training.steps(state, training.key, start, stop, training.numbers)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
-from zoo.config.building import Config
-from zoo.config.own import METRICS
-from zoo.config.sharding import on_mesh, replicate, replicated
+from zoo.config.run import Run
 from zoo.core.distributions import has_distribution
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
@@ -31,6 +28,9 @@ from zoo.measure.intervals import Estimate, estimate_of_batches
 from zoo.measure.predictive import draws_labels, with_drawn_labels
 from zoo.objectives.base import sample
 from zoo.objectives.losses import negative_log_likelihoods, predicted, trained_losses
+from zoo.sharding import on_mesh, replicate, replicated
+from zoo.training.experiment import Experiment
+from zoo.training.metrics import own_metrics
 
 Rule = LearningRule | DeepRule | Recurrence
 # Each quantity has, for each batch, the mean over the prompts and the mean square of
@@ -107,15 +107,19 @@ class Evaluation(NamedTuple):
   is_sampled: bool
 
 
-def make_evaluation(
-  config: Config, task: Task, graph: nnx.GraphDef, statistics: bool, mesh: Mesh
-) -> Evaluation:
-  """Returns everything that measures the model of a config; nothing is compiled yet."""
-  task = task.held_out()
+def make_evaluation(experiment: Experiment, statistics: bool) -> Evaluation:
+  """Returns everything that measures the model of an experiment; nothing is compiled.
+
+  Args:
+    experiment: The experiment.
+    statistics: Whether the model takes sufficient statistics of prompts.
+  """
+  config, graph = experiment.config, experiment.graphs['model']
+  task = experiment.task.held_out()
   moments = theory.task_moments(task) if theory.covers(task) else None
   moments = jax.tree.map(np.asarray, moments)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-  whole = replicated(mesh)
+  whole = replicated(experiment.mesh)
   return Evaluation(
     sample=jax.jit(
       functools.partial(sample_all, graph, config, task, statistics),
@@ -130,7 +134,7 @@ def make_evaluation(
 
 
 def compile_evaluation(
-  config: Config, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
+  config: Run, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
 ) -> Evaluation:
   """Compiles all measurements of models with these abstract arrays on a mesh."""
   with on_mesh(mesh, config):
@@ -145,13 +149,13 @@ def compile_evaluation(
   return evaluation._replace(rule=rule, sample=sample, inputs=inputs)
 
 
-def is_evaluated(config: Config, step: int) -> bool:
+def is_evaluated(config: Run, step: int) -> bool:
   """Returns whether a model is measured on held-out prompts after a step."""
   return step == config.train.num_steps or step % config.eval.every == 0
 
 
 def evaluate(
-  config: Config, evaluation: Evaluation, model_state: PyTree, step: int
+  config: Run, evaluation: Evaluation, model_state: PyTree, step: int
 ) -> Measured:
   """Starts to measure the model after a step.
 
@@ -236,7 +240,7 @@ Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 def sample_all(
   graph: nnx.GraphDef,
-  config: Config,
+  config: Run,
   task: Task,
   statistics: bool,
   state: PyTree,
@@ -254,62 +258,8 @@ def sample_all(
   return Sampled(losses, own_metrics(graph, config.eval.metrics, task, key, state))
 
 
-def own_metrics(
-  graph: nnx.GraphDef,
-  names: Sequence[str],
-  task: Task,
-  key: Key[Array, ''],
-  state: PyTree,
-) -> dict[str, Array]:
-  """Returns the numbers of the registered metrics of these names, by `METRIC/KEY`.
-
-  Raises:
-    UserError: If a metric returns anything but a dict of numbers.
-  """
-  numbers = {}
-  # Held-out batches fold the key with their index, which is below 2³² − 2.
-  key = jax.random.fold_in(key, 2**32 - 2)
-  for name in names:
-    # A metric has the same key if other metrics are added later.
-    own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
-    if not isinstance(found, Mapping) or not found:
-      what = 'an empty dict' if isinstance(found, Mapping) else _kind(found)
-      raise UserError(
-        f'the metric {name!r} returns {what}; it must be a dict of numbers by '
-        "name, such as {'weights': norm}"
-      )
-    for entry, value in found.items():
-      if not is_number(value):
-        what = _kind(value) if isinstance(value, Array) else repr(value)
-        raise UserError(
-          f'the metric {name!r} returns {entry!r} as {what}; it must be a number'
-        )
-      numbers[f'{name}/{entry}'] = jnp.asarray(value)
-  return numbers
-
-
-def _kind(value: object) -> str:
-  """Returns what an object is, in the words of a message; it may be traced."""
-  if isinstance(value, Array):
-    return f'an array of the shape {value.shape} and the type {value.dtype}'
-  return f'a {type(value).__name__}'
-
-
-def is_number(value: object) -> bool:
-  """Returns whether a value is one integer or floating-point number, traced or not."""
-  try:
-    array: Any = value if hasattr(value, 'dtype') else np.asarray(value)
-  except ValueError:  # A list of lists of different lengths is no array.
-    return False
-  kinds = jnp.integer, jnp.floating
-  return jnp.shape(array) == () and any(
-    jnp.issubdtype(array.dtype, kind) for kind in kinds
-  )
-
-
 def sample_errors(
-  graph: nnx.GraphDef, config: Config, statistics: bool, state: PyTree, inputs: Inputs
+  graph: nnx.GraphDef, config: Run, statistics: bool, state: PyTree, inputs: Inputs
 ) -> ByBatch:
   """Returns the mean and the spread of a model's losses on each held-out batch."""
   key, task, moments = inputs

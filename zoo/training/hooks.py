@@ -7,11 +7,12 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.core.errors import RunError, UserError, check_object
 from zoo.core.protocols import Model
 from zoo.host.files import finite_or_null
-from zoo.training.evaluation import is_evaluated, is_number
+from zoo.training.evaluation import is_evaluated
+from zoo.training.metrics import is_number
 from zoo.training.summary import Summary
 
 
@@ -20,8 +21,8 @@ class Event:
   """A logged step of a run.
 
   Attributes:
-    config: The config of the run, which reads it, so that a hook must not change it. In
-      a sweep it is the config of the point.
+    config: The config of the run, as a frozen record. In a sweep it is that of the
+      point.
     workdir: The folder of the run. In a sweep it is the folder of the point.
     step: The number of steps that are done.
     metrics: The line of the step in `metrics.jsonl`: `loss`, `grad_norm`, `eval_risk`,
@@ -32,7 +33,7 @@ class Event:
     model: A copy of the model as it is after this step.
   """
 
-  config: Config
+  config: Run
   workdir: pathlib.Path
   step: int
   metrics: dict[str, Any]

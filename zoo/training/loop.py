@@ -9,9 +9,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from zoo.config.building import Config, within_memory
-from zoo.config.sharding import State, on_mesh
+from zoo.config.building import within_memory
+from zoo.config.run import Run
 from zoo.host.interruption import Interruption
+from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import kept_steps
 from zoo.training.compilation import Training, advance
 from zoo.training.evaluation import Fetched, Measured, evaluate
@@ -118,11 +119,12 @@ class Loop:
       The call, whose results are not there yet. None at the last step and after a
       signal.
     """
-    training, config = self._training, self._training.config
+    training, experiment = self._training, self._training.experiment
+    config = experiment.config
     if self.step >= config.train.num_steps or self._interruption.due():
       return None
     started, stop = time.monotonic(), next_stop(self.step, config)
-    with on_mesh(training.mesh, config):
+    with on_mesh(experiment.mesh, config):
       self.state, metrics = advance(training, self.state, self.step, stop)
       measured = evaluate(config, training.evaluation, self.state['model'], stop)
     self.step = stop
@@ -144,7 +146,7 @@ class Loop:
         backends find this out only while they compute.
     """
     results = call.metrics, call.measured
-    with within_memory(self._training.config):
+    with within_memory(self._training.experiment.config):
       for leaf in jax.tree.leaves(results):
         leaf.copy_to_host_async()  # The copy begins as soon as a result is there.
       jax.block_until_ready(call.metrics)
@@ -172,7 +174,7 @@ class Loop:
     return rate, 1e3 * cpu_seconds / num_steps
 
 
-def next_stop(step: int, config: Config) -> int:
+def next_stop(step: int, config: Run) -> int:
   """Returns the step at which the next call of the compiled steps ends.
 
   It is the next step at which the run logs, evaluates or saves, or the last step.

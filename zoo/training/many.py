@@ -16,16 +16,15 @@ import jax
 import numpy as np
 from absl import logging
 
-from zoo.config.building import Config
-from zoo.config.saved import to_json
-from zoo.config.sharding import State, on_mesh
 from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
+from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import Training
 from zoo.training.evaluation import Risks, evaluate
+from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
 from zoo.training.records import Progress, Records, Saves, risk_of
@@ -53,11 +52,11 @@ class Member(NamedTuple):
   """One of the models that are trained side by side.
 
   Attributes:
-    config: The config of the model.
+    experiment: The experiment of the model.
     workdir: The folder of the model.
   """
 
-  config: Config
+  experiment: Experiment
   workdir: pathlib.Path
 
 
@@ -75,8 +74,8 @@ def train_many(
   `diverged.json`.
 
   Args:
-    training: The compiled steps and the compiled evaluation, from `compile_many`.
-    members: The config and the folder of each model.
+    training: The compiled steps and the compiled evaluation of all models.
+    members: The experiment and the folder of each model.
     checkpoints: The checkpoints of all models together.
     interruption: Ends training at the next step that is logged, evaluated or saved.
     label: The label of the progress bar.
@@ -91,17 +90,17 @@ def train_many(
       was lost last.
     KeyboardInterrupt: If Ctrl-C was pressed.
   """
-  config = training.config
+  config, mesh = training.experiment.config, training.experiment.mesh
   step, state = restored(training, checkpoints)
-  with on_mesh(training.mesh, config):
+  with on_mesh(mesh, config):
     finite = finite_so_far(members, state, step)
   check_some_finite(members, finite)
   with contextlib.ExitStack() as stack:
     # There is no TensorBoard: to write the lines of all points would take longer than
     # training.
     records = [
-      stack.enter_context(Records(folder, step, config_of_point))
-      for config_of_point, folder in members
+      stack.enter_context(Records(folder, step, experiment.config))
+      for experiment, folder in members
     ]
     progress = stack.enter_context(Progress(label, step, config.train.num_steps))
     saves = Saves(config, checkpoints, step, records)
@@ -114,10 +113,8 @@ def train_many(
       events = []
       with progress.hidden():  # Hooks may print.
         for i in np.flatnonzero(finite).tolist():
-          config_of_point = members[i].config
-          event = event_of(
-            training, config_of_point, loop, chunk, risks[i], records[i], at=i
-          )
+          of_point = members[i].experiment.config
+          event = event_of(training, of_point, loop, chunk, risks[i], records[i], at=i)
           events.append(record(event, [records[i], *hooks]))
       line = events[0].metrics
       progress.show(line['step'], line['loss'], risk_of(line))
@@ -131,9 +128,9 @@ def train_many(
     if loop.step < config.train.num_steps:
       interruption.raise_if_ctrl_c()
       return None
-    for (config_of_point, folder), own in zip(members, records, strict=True):
+    for (experiment, folder), own in zip(members, records, strict=True):
       # An earlier launch that took the last step may have finished some of them.
-      if finished_summary(folder, config_of_point) is None:
+      if finished_summary(folder, experiment.config) is None:
         own.replace()
     return loop.state, summarised_many(training, members, loop, finite, risks, records)
 
@@ -145,7 +142,8 @@ def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndar
   an earlier step, or it belongs to a run that was given more steps.
   """
   finite = np.array(jax.jit(finite_models, static_argnums=1)(state['model'], 1))
-  for i, (config, workdir) in enumerate(members):
+  for i, (experiment, workdir) in enumerate(members):
+    config = experiment.config
     if read_divergence(workdir, config) is not None:
       finite[i] = False
     elif not finite[i]:
@@ -171,11 +169,11 @@ def still_finite(
   # The keys are the task, the seed and the step, which determine the prompts.
   wrong: dict[str, UserError | None] = {}
   for i in np.flatnonzero(before & ~finite).tolist():
-    (config, workdir), alone = members[i], metrics_of(metrics, i)
-    lost_at = int(alone['step'])
-    prompts = f'{config.seed} {lost_at} {to_json(config.task)}'
+    (experiment, workdir), alone = members[i], metrics_of(metrics, i)
+    config, lost_at = experiment.config, int(alone['step'])
+    prompts = f'{config.seed} {lost_at} {config.task.text()}'
     if prompts not in wrong:
-      wrong[prompts] = wrong_prompts(config, lost_at - 1)
+      wrong[prompts] = wrong_prompts(experiment, lost_at - 1)
     divergence = divergence_of(config, alone, wrong[prompts])
     logging.warning('%s: %s', workdir.name, divergence['reason'])
     write_divergence(workdir, divergence)
@@ -190,7 +188,9 @@ def check_some_finite(members: Sequence[Member], finite: np.ndarray) -> None:
   """
   if finite.any():
     return
-  records = [read_divergence(workdir, config) for config, workdir in members]
+  records = [
+    read_divergence(workdir, experiment.config) for experiment, workdir in members
+  ]
   last = max(filter(None, records), key=lambda record: record['step'])
   raise NotFiniteError(
     f'no model is finite any more; of the one that was lost last: {last["reason"]}',
@@ -212,27 +212,23 @@ def summarised_many(
   ones (see `Summary`). `risks` are those of this step. They are empty if an earlier
   launch ended after this step, without summaries.
   """
-  config, evaluation = training.config, training.evaluation
+  first, evaluation = training.experiment, training.evaluation
   model_state = loop.state['model']
   # The time of the comparison does not count, as in a run of one model.
   speed, seconds = loop.speed(), max(each.wall_time for each in records)
-  with on_mesh(training.mesh, config):
+  with on_mesh(first.mesh, first.config):
     if not risks:
-      measured = evaluate(config, evaluation, model_state, loop.step)
+      measured = evaluate(first.config, evaluation, model_state, loop.step)
       risks = finish_many(evaluation, jax.device_get(measured))
-    configs = [member.config for member in members]
-    comparisons: list[Comparison | None] = [None] * len(configs)
+    experiments = [member.experiment for member in members]
+    comparisons: list[Comparison | None] = [None] * len(experiments)
     if not training.uses_statistics:  # Else exact theory compares them.
-      comparisons = compare_models(
-        configs, training.graph, training.mesh, model_state, is_stacked=True
-      )
+      comparisons = compare_models(experiments, model_state, is_stacked=True)
   summaries: list[Summary | None] = []
-  for i, own_config in enumerate(configs):
+  for i, experiment in enumerate(experiments):
     summary = None
     if finite[i]:
-      summary = summarise(
-        own_config, training.mesh, risks[i], speed, training.flops, seconds
-      )
+      summary = summarise(experiment, risks[i], speed, training.flops, seconds)
       summary['comparison'] = comparisons[i]
     summaries.append(summary)
   return summaries

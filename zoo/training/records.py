@@ -16,8 +16,7 @@ from typing import Any
 
 import jax
 
-from zoo.config.building import Config
-from zoo.config.sharding import State
+from zoo.config.run import Run
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
 from zoo.host.files import (
@@ -29,6 +28,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.progress import progress_bar
+from zoo.sharding import State
 from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.storage.workdir import has_config, write_config
 from zoo.training.hooks import Event, Hook
@@ -91,7 +91,7 @@ class Records(Hook):
     waits: Whether the folder still has the records of an earlier launch.
   """
 
-  def __init__(self, workdir: pathlib.Path, step: int, config: Config):
+  def __init__(self, workdir: pathlib.Path, step: int, config: Run):
     """Opens the records, and replaces those of an earlier launch if nothing is lost.
 
     Args:
@@ -326,7 +326,7 @@ class Saves:
 
   def __init__(
     self,
-    config: Config,
+    config: Run,
     checkpoints: Checkpoints,
     step: int,
     records: Sequence[Records],

@@ -8,7 +8,6 @@ step, make the events, and end the run.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import json
@@ -24,10 +23,10 @@ from absl import logging
 from flax import nnx
 from jaxtyping import PyTree
 
-from zoo.config.building import Config, build_task
-from zoo.config.saved import differences, to_json
-from zoo.config.sharding import State, make_mesh, on_mesh
-from zoo.contracts.agreement import check_agreement
+from zoo.config.read import Readable, read, to_content, to_json, with_fields
+from zoo.config.run import Run
+from zoo.config.saved import differences
+from zoo.contracts.agreement import check_agreement, is_of_library
 from zoo.contracts.checks import check_sampled
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
@@ -39,6 +38,7 @@ from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import checked_baselines
 from zoo.objectives import OfFunction
+from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import (
   Checkpoints,
   kept_steps,
@@ -50,6 +50,7 @@ from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
 from zoo.training.ended import fields_without_effect, with_missing_metrics
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
+from zoo.training.experiment import Experiment, build
 from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.loop import Chunk, Loop
 from zoo.training.records import (
@@ -68,7 +69,6 @@ from zoo.training.summary import (
   summarise,
   write_summary,
 )
-from zoo.training.validation import validate
 
 
 class NotFiniteError(RunError):
@@ -88,7 +88,7 @@ class NotFiniteError(RunError):
 
 
 def train(
-  config: Config,
+  config: Readable,
   workdir: str | pathlib.Path,
   hooks: Sequence[Hook] = (),
   compare: bool = False,
@@ -135,17 +135,17 @@ def train(
     >>> summary['step'], summary['exact_risk'] > summary['optimal_risk']
     (10, True)
   """
-  config, workdir = validate_everywhere(config, workdir)
+  experiment, folder = build_everywhere(config, workdir)
   hooks, last = checked_hooks(hooks), None
   for event in events_of(
-    config, workdir, hooks, looks_ahead=not hooks, compare=compare
+    experiment, folder, hooks, looks_ahead=not hooks, compare=compare
   ):
     last = event
   return None if last is None else last.summary
 
 
 def training_run(
-  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook] = ()
+  config: Readable, workdir: str | pathlib.Path, hooks: Sequence[Hook] = ()
 ) -> Generator[Event, None, None]:
   """Trains like `train`, and yields an event after each logged step.
 
@@ -197,12 +197,12 @@ def training_run(
     ...   print(event.step, event.summary is not None)
     10 True
   """
-  config, workdir = validate_everywhere(config, workdir)
-  return events_of(config, workdir, checked_hooks(hooks), looks_ahead=False)
+  experiment, folder = build_everywhere(config, workdir)
+  return events_of(experiment, folder, checked_hooks(hooks), looks_ahead=False)
 
 
 def events_of(
-  config: Config,
+  experiment: Experiment,
   workdir: pathlib.Path,
   hooks: Sequence[Hook],
   looks_ahead: bool,
@@ -211,7 +211,7 @@ def events_of(
   """Yields the events of a run: the whole course of `train` and `training_run`.
 
   Args:
-    config: The valid config of the run.
+    experiment: The experiment of the run.
     workdir: The full path of the folder of the run.
     hooks: The hooks of the caller.
     looks_ahead: Whether the loop starts the steps of the next chunk before the results
@@ -221,14 +221,18 @@ def events_of(
   Yields:
     An event for each logged step; the last one has the summary.
   """  # noqa: DOC501 (it raises what `train` and `training_run` list)
+  config = experiment.config
   new = processes.run_on_main(functools.partial(is_new, workdir))
-  training, initial = prepare_new(config) if new else (None, None)
+  training, initial = prepare_new(experiment) if new else (None, None)
   summary = None
   with (
     occupied(workdir, config),
     Interruption(of_iterator=True) as interruption,
     Checkpoints(
-      workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
+      workdir,
+      config.checkpoint.keep,
+      run_metadata(to_content(config)),
+      kept_steps(config),
     ) as checkpoints,
   ):
     # A folder that is not new has a run, or only the lock or the config of a run that
@@ -238,12 +242,13 @@ def events_of(
         lambda: finished_run(config, workdir, checkpoints.latest)
       )
       if summary is not None:
-        event = with_missing_metrics(finished_event(config, workdir, summary))
-        yield compare_with_baselines(event) if compare else event
+        event = finished_event(config, workdir, summary)
+        event = with_missing_metrics(experiment, event)
+        yield compare_with_baselines(experiment, event) if compare else event
         raise_if_ctrl_c(interruption)
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
-      training, initial = prepare(config, resumes)
+      training, initial = prepare(experiment, resumes)
     assert training is not None  # It comes from `prepare_new` or from `prepare`.
     step, state = restored(training, checkpoints, initial)
     num_steps, risks, event = config.train.num_steps, None, None
@@ -257,7 +262,7 @@ def events_of(
       try:
         for chunk in loop:
           if not chunk.metrics['finite']:
-            raise not_finite(config, chunk.metrics, checkpoints)
+            raise not_finite(experiment, chunk.metrics, checkpoints)
           if event is None and chunk.metrics['grad_norm'] == 0:
             logging.warning(
               'the gradient of step %d is 0 for all trained weights of %s, which may '
@@ -290,7 +295,8 @@ def events_of(
     if summary is not None:
       event = event or finished_event(config, workdir, summary)
       del state, loop  # The memory of the optimizer is free for the comparison.
-      yield ended(dataclasses.replace(event, summary=summary), hooks, compare)
+      event = dataclasses.replace(event, summary=summary)
+      yield ended(experiment, event, hooks, compare)
     raise_if_ctrl_c(interruption)
 
 
@@ -299,7 +305,7 @@ def is_new(workdir: pathlib.Path) -> bool:
   return not workdir.exists() or (workdir.is_dir() and not any(workdir.iterdir()))
 
 
-def prepare_new(config: Config) -> tuple[Training, State | None]:
+def prepare_new(experiment: Experiment) -> tuple[Training, State | None]:
   """Returns what `prepare` returns for a new run, before anything is written.
 
   Raises:
@@ -308,12 +314,12 @@ def prepare_new(config: Config) -> tuple[Training, State | None]:
   """
   with processes.propagate_errors():
     try:
-      return prepare(config, resumes=False)
+      return prepare(experiment, resumes=False)
     except RunError as error:  # Nothing is written yet.
       raise UserError(str(error)) from error
 
 
-def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
+def prepare(experiment: Experiment, resumes: bool) -> tuple[Training, State | None]:
   """Checks and compiles what trains a run.
 
   A run that resumes is checked, too, since its code may be new. The model of such a
@@ -321,7 +327,7 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
   when the run began, and may be gone.
 
   Args:
-    config: The valid config of the run.
+    experiment: The experiment of the run.
     resumes: Whether the run goes on from a saved step.
 
   Returns:
@@ -332,9 +338,9 @@ def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
       weights cannot be read. Every process raises it.
     RunError: If the memory is not enough.
   """
-  logging.info('checking and compiling %s', config.model.name)
+  logging.info('checking and compiling %s', experiment.config.model.name)
   with processes.propagate_errors():
-    training = make_training(config, make_mesh(config))
+    training = make_training(experiment)
     state: State | None = checked_state(training, from_source=not resumes)
     if resumes:
       state = None  # This frees its memory before the steps need it.
@@ -345,9 +351,9 @@ def checked_state(training: Training, from_source: bool = True) -> State:
   """Returns the state at step 0, after checking that it can be saved and used.
 
   The memory must be enough for the weights, there must be weights to train, all arrays
-  must be of types that can be saved, and all ways in which the model predicts must
-  agree. The baselines of the task are asked for, too, if the run begins and is compared
-  with them: a mistake in them would otherwise show after the last step.
+  must be of types that can be saved, and all ways in which a model of the user's own
+  predicts must agree. The baselines of the task are asked for, too, if the run begins
+  and is compared with them: a mistake in them would otherwise show after the last step.
 
   Args:
     training: The compiled or uncompiled training of the model.
@@ -360,23 +366,26 @@ def checked_state(training: Training, from_source: bool = True) -> State:
       name, or if the initial weights cannot be read.
     RunError: If the memory is not enough.
   """
+  experiment = training.experiment
+  config, task = experiment.config, experiment.task
   check_can_be_saved(training.abstract)
-  if from_source and num_compared(training.config) >= 2:
-    checked_baselines(training.task)
-  with on_mesh(training.mesh, training.config):
-    check_memory(training)
-    state = training.init(from_source=from_source)
-    model = nnx.merge(training.graph, state['model'])
+  if from_source and num_compared(config) >= 2:
+    checked_baselines(task)
+  with on_mesh(experiment.mesh, config):
+    check_memory(experiment)
+    state = training.init(from_source)
+    model = nnx.merge(experiment.graphs['model'], state['model'])
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
       name = type(model).__name__
       raise UserError(f'{name} has no nnx.Param; there is nothing to train')
-    check_agreement(model, training.task, training.config.train.batch_size)
-    if isinstance(training.objective, OfFunction):
-      training.objective.check_variables(model)
+    if not is_of_library(model, task):
+      check_agreement(model, task, config.train.batch_size)
+    if isinstance(experiment.objective, OfFunction):
+      experiment.objective.check_variables(model)
   return state
 
 
-def check_memory(training: Training) -> None:
+def check_memory(experiment: Experiment) -> None:
   """Checks that memory can hold the state and the gradient of each weight.
 
   Later releases of jaxlib abort the process where arrays are far too large.
@@ -384,12 +393,12 @@ def check_memory(training: Training) -> None:
   Raises:
     MemoryError: If the memory of a device, or of the CPU that has it, is less.
   """
-  model = nnx.merge(training.graph, training.abstract['model'])
+  model = nnx.merge(experiment.graphs['model'], experiment.abstract['model'])
   gradients = nnx.state(model, nnx.Param)
-  devices = training.mesh.local_devices
+  devices = experiment.mesh.local_devices
   needed = sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    for leaf in jax.tree.leaves((training.abstract, gradients))
+    for leaf in jax.tree.leaves((experiment.abstract, gradients))
   )
   if devices[0].platform == 'cpu':  # They share one memory.
     needed *= len(devices)
@@ -401,10 +410,10 @@ def check_memory(training: Training) -> None:
     )
 
 
-def validate_everywhere(
-  config: Config, workdir: str | pathlib.Path
-) -> tuple[Config, pathlib.Path]:
-  """Returns a copy of the config, and the full path of the workdir, both checked.
+def build_everywhere(
+  config: Readable, workdir: str | pathlib.Path
+) -> tuple[Experiment, pathlib.Path]:
+  """Returns the experiment of a config, and the full path of the workdir.
 
   Every process makes the same call.
 
@@ -419,16 +428,16 @@ def validate_everywhere(
       '--distributed is missing (in Python: jax.distributed.initialize)'
     )
   with processes.propagate_errors():
-    config = copy.deepcopy(validate(config))  # The caller may change its own.
-    make_mesh(config)  # This raises UserError if the devices cannot form the mesh.
-    path = workdir_path(workdir)
-  config.train.update(processes.run_on_main(lambda: source_of(config, path)))
+    read_config, path = read(config), workdir_path(workdir)
+  source = processes.run_on_main(lambda: source_of(read_config, path))
+  with processes.propagate_errors():
+    experiment = build(with_fields(read_config, source))
   if jax.process_count() > 1:
-    check_same_config(config)
-  return config, path
+    check_same_config(experiment.config)
+  return experiment, path
 
 
-def check_same_config(config: Config) -> None:
+def check_same_config(config: Run) -> None:
   """Checks that all processes have the same config.
 
   Raises:
@@ -437,14 +446,14 @@ def check_same_config(config: Config) -> None:
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
-      differing = differences(json.loads(theirs), config, resumes=False)
+      differing = differences(json.loads(theirs), to_content(config), resumes=False)
       raise UserError(
         f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
 
 
 def finished_run(
-  config: Config, workdir: pathlib.Path, latest: int | None
+  config: Run, workdir: pathlib.Path, latest: int | None
 ) -> Summary | None:
   """Returns the summary of a run that has ended, and None if it has not.
 
@@ -463,7 +472,9 @@ def finished_run(
   return summary
 
 
-def ended(event: Event, hooks: Sequence[Hook], compare: bool) -> Event:
+def ended(
+  experiment: Experiment, event: Event, hooks: Sequence[Hook], compare: bool
+) -> Event:
   """Writes the summary of a run after its last step, and tells the hooks.
 
   The summary is written before the comparison: a run that has taken its last step must
@@ -475,7 +486,7 @@ def ended(event: Event, hooks: Sequence[Hook], compare: bool) -> Event:
   assert event.summary is not None  # The run has ended.
   write_summary(event.workdir, event.summary)
   if compare:
-    event = compare_with_baselines(event)
+    event = compare_with_baselines(experiment, event)
   for hook in hooks:
     hook.on_end(event)
   return event
@@ -487,7 +498,7 @@ def raise_if_ctrl_c(interruption: Interruption) -> None:
     interruption.raise_if_ctrl_c()
 
 
-def finished_event(config: Config, workdir: pathlib.Path, summary: Summary) -> Event:
+def finished_event(config: Run, workdir: pathlib.Path, summary: Summary) -> Event:
   """Returns the last event of a run that has ended."""
   line = (read_lines(workdir) or [{}])[-1]
   make_model = functools.partial(_saved_model, workdir)
@@ -507,16 +518,17 @@ def restored(
   that is None, made anew.
   """
   step = processes.run_on_main(lambda: checkpoints.latest) or 0
-  with on_mesh(training.mesh, training.config):
+  config, mesh = training.experiment.config, training.experiment.mesh
+  with on_mesh(mesh, config):
     if not step:
-      return 0, training.init() if initial is None else initial
-    logging.info('resuming at step %d of %d', step, training.config.train.num_steps)
+      return 0, training.init(True) if initial is None else initial
+    logging.info('resuming at step %d of %d', step, config.train.num_steps)
     return step, checkpoints.load(step, training.abstract)
 
 
 def event_of(
   training: Training,
-  config: Config,
+  config: Run,
   loop: Loop,
   chunk: Chunk,
   risks: Risks,
@@ -540,7 +552,7 @@ def event_of(
   metrics = chunk.metrics if at is None else metrics_of(chunk.metrics, at)
   line = line_of(metrics, risks, loop.speed(), records.wall_time)
   arrays = loop.state['model']
-  make_model = functools.partial(model_of, training, arrays, chunk.step, at)
+  make_model = functools.partial(model_of, training.experiment, arrays, chunk.step, at)
   return Event(config, records.workdir, chunk.step, line, None, make_model)
 
 
@@ -587,12 +599,12 @@ def line_of(
 
 
 def model_of(
-  training: Training, arrays: PyTree, step: int, at: int | None = None
+  experiment: Experiment, arrays: PyTree, step: int, at: int | None = None
 ) -> Model:
   """Returns a copy of the model that has these arrays.
 
   Args:
-    training: The training that made the arrays.
+    experiment: The experiment whose training made the arrays.
     arrays: The arrays of the model, or of many models along a first axis.
     step: The number of steps after which the arrays were taken, for the message.
     at: The number of the model among many models; None if there is only one.
@@ -605,10 +617,10 @@ def model_of(
       f'the model of step {step} is gone, since training has gone on; read event.model '
       'before the next event'
     )
-  with on_mesh(training.mesh, training.config):
+  with on_mesh(experiment.mesh, experiment.config):
     if at is not None:
       arrays = jax.tree.map(lambda array: array[at], arrays)
-    return nnx.merge(training.graph, jax.tree.map(jnp.copy, arrays))
+    return nnx.merge(experiment.graphs['model'], jax.tree.map(jnp.copy, arrays))
 
 
 def save_at_break(saves: Saves, loop: Loop) -> None:
@@ -633,23 +645,22 @@ def summarised(
   `risks` is None if an earlier launch ended after the last step, before it wrote a
   summary; the model is measured again then.
   """
-  config, evaluation = training.config, training.evaluation
+  experiment, evaluation = training.experiment, training.evaluation
   if risks is None:
-    with on_mesh(training.mesh, config):
+    config = experiment.config
+    with on_mesh(experiment.mesh, config):
       measured = evaluate(config, evaluation, loop.state['model'], loop.step)
     risks = finish_evaluation(evaluation, jax.device_get(measured))
-  return summarise(
-    config, training.mesh, risks, loop.speed(), training.flops, wall_time
-  )
+  return summarise(experiment, risks, loop.speed(), training.flops, wall_time)
 
 
 def not_finite(
-  config: Config, metrics: Mapping[str, Any], checkpoints: Checkpoints
+  experiment: Experiment, metrics: Mapping[str, Any], checkpoints: Checkpoints
 ) -> NotFiniteError:
   """Returns the error of a run whose newest step is not finite.
 
   Args:
-    config: The config of the run.
+    experiment: The experiment of the run.
     metrics: The metrics of that step.
     checkpoints: The checkpoints, whose newest step the message names.
   """
@@ -658,8 +669,8 @@ def not_finite(
   # A folder in which nothing was saved may be used with another config.
   other = ', in another folder,' if latest else ''
   good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
-  wrong = wrong_prompts(config, step - 1)
-  divergence = divergence_of(config, metrics, wrong)
+  wrong = wrong_prompts(experiment, step - 1)
+  divergence = divergence_of(experiment.config, metrics, wrong)
   said = divergence['reason']
   if wrong is None and step == 1 and divergence['loss'] is None:
     said += (
@@ -676,7 +687,7 @@ def not_finite(
 
 
 def divergence_of(
-  config: Config, metrics: Mapping[str, Any], wrong: UserError | None
+  config: Run, metrics: Mapping[str, Any], wrong: UserError | None
 ) -> Divergence:
   """Returns the record of a model that is not finite after a step.
 
@@ -701,15 +712,15 @@ def divergence_of(
   )
 
 
-def wrong_prompts(config: Config, step: int) -> UserError | None:
+def wrong_prompts(experiment: Experiment, step: int) -> UserError | None:
   """Returns the error in the prompts of a step; None if the prompts are valid.
 
   A loss that is not finite may come from the task instead of the weights.
   """
-  task = build_task(config)
+  config = experiment.config
   key = jax.random.fold_in(stream_of(config.seed, TRAIN_STREAM), step)
   try:
-    check_sampled(task, key, config.train.batch_size)
+    check_sampled(experiment.task, key, config.train.batch_size)
   except UserError as error:
     return error
   return None

@@ -8,17 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict
 
-from zoo.config.own import OBJECTIVES
+from zoo.config.read import read
 from zoo.core import losses
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Task
 from zoo.core.registry import create_task
 from zoo.host.files import read_json
+from zoo.objectives.functions import OBJECTIVES
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import BaseTask, FunctionClass, is_squared
-from zoo.training.validation import check_names
 
 TABLE = 'table.json'  # A sweep has this file.
 ON_OBSERVED = ' on observed labels'  # A training loss may be measured on these.
@@ -46,12 +45,12 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
     )
   if not path.is_file():
     raise UserError(f'{workdir} holds no run: there is no config.json in it')
-  config = read_json(path, dict)
+  content = read_json(path, dict)
   try:
-    check_names(ConfigDict(config))
-  except (UserError, ValueError) as error:  # A key with a dot is a ValueError.
+    read(content)
+  except UserError as error:
     raise UserError(f'{path} is damaged: {in_one_line(error)}') from error
-  return config
+  return content
 
 
 def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]:

@@ -7,7 +7,7 @@ run from other weights is another run, even if they are at the same path.
 import pathlib
 from typing import Any
 
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import UnreadableFile, checkpoint_path, is_url, read_json
 from zoo.storage.loading import identity_of
@@ -15,8 +15,8 @@ from zoo.storage.loading import identity_of
 _FIELDS = 'init_from', 'init_from_step', 'init_from_digest'
 
 
-def source_of(config: Config, workdir: pathlib.Path) -> dict[str, Any]:
-  """Returns the fields of `config.train` that identify the source; {} without one.
+def source_of(config: Run, workdir: pathlib.Path) -> dict[str, Any]:
+  """Returns the fields of the config that identify the source; {} without one.
 
   A run that goes on reads nothing from its source, which may be gone. The step and the
   digest are then those in the config of the workdir, if it names the same source.
@@ -28,7 +28,8 @@ def source_of(config: Config, workdir: pathlib.Path) -> dict[str, Any]:
   Raises:
     UserError: If the path cannot be that of a saved model.
   """
-  path, step, digest = (config.train[field] for field in _FIELDS)
+  path, step = config.train.init_from, config.train.init_from_step
+  digest = config.train.init_from_digest
   if path is None:
     return {}
   if not is_url(path):
@@ -40,7 +41,11 @@ def source_of(config: Config, workdir: pathlib.Path) -> dict[str, Any]:
       saved = _saved_source(workdir)
       if saved.get('init_from') == path and step in (None, saved['init_from_step']):
         step, digest = saved['init_from_step'], saved['init_from_digest']
-  return dict(zip(_FIELDS, (path, step, digest), strict=True))
+  return {
+    'train.init_from': path,
+    'train.init_from_step': step,
+    'train.init_from_digest': digest,
+  }
 
 
 def _saved_source(workdir: pathlib.Path) -> dict[str, Any]:

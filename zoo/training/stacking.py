@@ -16,26 +16,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
-from zoo.config.building import Config, build_task
-from zoo.config.sharding import (
+from zoo.config.run import Run
+from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Task
+from zoo.objectives import StepInputs
+from zoo.sharding import (
   State,
   axis_of_models,
-  make_mesh,
   on_mesh,
   replicated,
   shardings_of,
   stack_abstract,
   stays_in_shape,
 )
-from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.core.learning_rule import LearningRule
-from zoo.core.protocols import Task
-from zoo.objectives import StepInputs, build_objective
-from zoo.training.compilation import Training, bound_step, compile_training
+from zoo.training.compilation import Training, step_of
 from zoo.training.evaluation import (
   Evaluation,
   Fetched,
@@ -46,79 +44,61 @@ from zoo.training.evaluation import (
   risks_of,
   sample_all,
 )
-from zoo.training.step import (
-  abstract_state,
-  create,
-  initial_weights,
-  make_steps,
-)
+from zoo.training.experiment import Experiment, create
+from zoo.training.initial import initial_weights
+from zoo.training.step import make_steps
 
 
-def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
-  """Returns everything that trains a model for each config; nothing is compiled.
+def make_many(experiments: Sequence[Experiment]) -> Training:
+  """Returns the programs that train the model of each experiment; nothing is compiled.
 
-  The configs must be one group of `zoo.training.sweeps.side_by_side`: a single program
-  can then train all of them. The arrays of the models are stacked along a first axis.
+  The experiments must be one group of `zoo.training.sweeps.side_by_side`: a single
+  program can then train all of them. The arrays of the models are stacked along a first
+  axis.
   """
-  config, tasks = configs[0], [build_task(config) for config in configs]
+  first = experiments[0]
+  config, mesh, alone = first.config, first.mesh, first.asked
+  configs = [experiment.config for experiment in experiments]
+  tasks = [experiment.task for experiment in experiments]
   key = keys_of(configs, TRAIN_STREAM)
   with on_mesh(mesh, config):
-    graphs, alone = abstract_state(config, mesh)
-    model = nnx.merge(graphs['model'], alone['model'])
-    objective = build_objective(config, tasks[0], model)
-    statistics = objective.uses_statistics(len(configs))
-    axis = axis_of_models(config, len(configs), objective.draws_prompts)
-    abstract = stack_abstract(alone, len(configs), axis)
+    statistics = first.objective.uses_statistics(len(experiments))
+    axis = axis_of_models(config, len(experiments), first.objective.draws_prompts)
+    abstract = stack_abstract(alone, len(experiments), axis)
     in_shape = stays_in_shape(config, mesh, abstract)
     # What such an objective draws depends on the number of lanes, so this must be the
     # number of a model that is trained alone.
-    counted = alone if objective.draws_in_lanes else abstract
-    step = bound_step(
-      objective=objective,
-      mesh=mesh,
-      graphs=graphs,
-      asked=alone['model'],
-      weights=counted['model'],
-      statistics=statistics,
-      in_shape=in_shape,
-    )
+    counted = alone if first.objective.draws_in_lanes else abstract
+    step = step_of(first, counted['model'], statistics, in_shape)
     numbers, axes = numbers_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
-  graph = graphs['model']
   return Training(
-    config=config,
-    task=tasks[0],
-    objective=objective,
-    mesh=mesh,
-    graph=graph,
+    experiment=first,
     abstract=abstract,
     uses_statistics=statistics,
-    init=functools.partial(init_side_by_side, configs, abstract),
+    init=functools.partial(init_side_by_side, experiments, abstract),
     steps=make_steps(step, abstract, mesh, in_shape),
     key=key,
     numbers=numbers,
-    evaluation=make_evaluation_many(configs, tasks, graph, statistics, mesh),
+    evaluation=make_evaluation_many(experiments, statistics),
   )
 
 
-def compile_many(configs: Sequence[Config]) -> Training:
-  """Compiles everything that trains and measures a model for each config.
+def init_side_by_side(
+  experiments: Sequence[Experiment], abstract: State, from_source: bool = True
+) -> State:
+  """Returns the stacked states at step 0.
 
-  Returns:
-    The compiled steps and the compiled evaluation.
-
-  Raises:
-    RunError: If the memory is not enough.
+  Args:
+    experiments: The experiment of each model.
+    abstract: The shapes and shardings of the stacked states.
+    from_source: Whether weights are read from `train.init_from`, if it names any.
   """
-  return compile_training(make_many(configs, make_mesh(configs[0])))
-
-
-def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
-  """Returns the stacked states at step 0."""
   all_states = []
-  for config in configs:  # To compile them together would take seconds.
-    key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
-    modules = create(config, key, weights)
+  for experiment in experiments:  # To compile them together would take seconds.
+    config, task = experiment.config, experiment.task
+    weights = initial_weights(experiment) if from_source else None
+    modules = create(config, task, stream_of(config.seed, INIT_STREAM), weights)
     all_states.append({name: nnx.state(module) for name, module in modules.items()})
 
   def stack(*leaves: Any) -> Any:
@@ -129,14 +109,14 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
   return jax.device_put(jax.tree.map(stack, *all_states), shardings_of(abstract))
 
 
-def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
-  """Yields the states one by one, on the mesh of the first config."""
-  shardings = shardings_of(abstract_state(configs[0], make_mesh(configs[0]))[1])
+def unstack(experiments: Sequence[Experiment], stacked: State) -> Iterator[State]:
+  """Yields the states one by one, on the mesh of the first experiment."""
+  shardings = shardings_of(experiments[0].asked)
   # NumPy has no random keys.
   stacked = jax.tree.map(
     lambda leaf: leaf if _is_key(leaf) else np.asarray(leaf), stacked
   )
-  for i in range(len(configs)):
+  for i in range(len(experiments)):
     alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
     yield jax.device_put(alone, shardings)
 
@@ -147,7 +127,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def numbers_of_many(
-  configs: Sequence[Config], tasks: Sequence[Task]
+  configs: Sequence[Run], tasks: Sequence[Task]
 ) -> tuple[StepInputs, Any]:
   """Returns the numbers of the models, and along which axes they differ."""
   task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
@@ -169,7 +149,7 @@ def numbers_of_many(
   return numbers, axes
 
 
-def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
+def stream_keys(configs: Sequence[Run], stream: int) -> Key[Array, ' n']:
   """Returns the key of one of the random streams of the seed of each config.
 
   All random numbers are a pure function of the seed, of one of its streams, and of the
@@ -178,7 +158,7 @@ def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
   return jnp.stack([stream_of(config.seed, stream) for config in configs])
 
 
-def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
+def keys_of(configs: Sequence[Run], stream: int) -> Key[Array, '*n']:
   """Returns the key of a stream: one for all configs of one seed, or one for each.
 
   Models with the same key see the same prompts, which are then sampled once.
@@ -224,18 +204,16 @@ def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
 
 
 def make_evaluation_many(
-  configs: Sequence[Config],
-  tasks: Sequence[Task],
-  graph: nnx.GraphDef,
-  statistics: bool,
-  mesh: Mesh,
+  experiments: Sequence[Experiment], statistics: bool
 ) -> Evaluation:
   """Returns everything that measures many models, on held-out prompts of their tasks.
 
   Nothing is compiled yet. All models have the same key of held-out prompts. Only the
   tasks of learning rules may differ in more than numbers.
   """
-  config, tasks = configs[0], [task.held_out() for task in tasks]
+  first = experiments[0]
+  config, graph = first.config, first.graphs['model']
+  tasks = [experiment.task.held_out() for experiment in experiments]
   moments = stacked_moments(tasks)
   key = stream_of(config.eval.seed, EVAL_STREAM)
   sample = functools.partial(sample_all, graph, config, tasks[0], statistics)
@@ -261,7 +239,7 @@ def make_evaluation_many(
       return np.asarray(theory.exact_risks(rules, moments)).tolist()
     return np.asarray(theory.exact_form_risks(rules, tasks[0])).tolist()
 
-  whole = replicated(mesh)
+  whole = replicated(first.mesh)
   rules = jax.vmap(functools.partial(exact_rule, graph, tasks[0]))
   return Evaluation(
     sample=jax.jit(sample_many, out_shardings=whole),

@@ -1,4 +1,4 @@
-"""The jitted part of training: the sharded initial state, and many steps per call."""
+"""The jitted part of training: one step, and many steps per call."""
 
 from __future__ import annotations
 
@@ -13,31 +13,19 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from zoo.config.building import Config, abstract_parts, build_model
-from zoo.config.curricula import has_curriculum, stage_at
-from zoo.config.optimizers import (
+from zoo.core.protocols import Predictor
+from zoo.core.roles import shared_paths
+from zoo.objectives import StepInputs
+from zoo.objectives.curricula import stage_at
+from zoo.sharding import State, gathered, replicated, shardings_of
+from zoo.training.experiment import Experiment
+from zoo.training.optimizers import (
   averages,
   build_optimizer,
   roles_of,
   trained_weights,
   unfrozen,
 )
-from zoo.config.saved import other_function
-from zoo.config.sharding import (
-  State,
-  as_layers_ask,
-  gathered,
-  replicated,
-  shardings_of,
-  split_heads,
-)
-from zoo.core.draws import INIT_STREAM, stream_of
-from zoo.core.errors import UserError, shown
-from zoo.core.protocols import Model, Predictor
-from zoo.core.roles import shared_paths
-from zoo.objectives import StepInputs
-from zoo.storage.checkpoints import check_same_arrays, shapes_of
-from zoo.storage.loading import identity_of, load
 
 # The loss of a step maps a model, the key of the step and the numbers to a number.
 Loss = Callable[[Predictor, Key[Array, ''], StepInputs], Float[Array, '']]
@@ -48,137 +36,13 @@ Step = Callable[
 ]
 
 
-def create(
-  config: Config, key: Key[Array, ''], weights: PyTree | None = None
-) -> dict[str, Model | nnx.Optimizer]:
-  """Returns the model of a config and its optimizer, as a dictionary.
-
-  Args:
-    config: The config of the run.
-    key: The key from which the arrays of the model are drawn.
-    weights: Arrays that replace the drawn ones; None replaces none.
-  """
-  model = build_model(config, nnx.Rngs(key))
-  if weights is not None:
-    nnx.update(model, weights)
-  if config.mesh.fsdp:
-    split_heads(model)
-  transformation = build_optimizer(
-    config.optimizer,
-    config.train.num_steps,
-    roles=roles_of(config.optimizer, model),
-    shared=shared_paths(model),
-  )
-  optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
-  return {'model': model, 'optimizer': optimizer}
-
-
-def initial_weights(config: Config) -> PyTree | None:
-  """Returns the arrays that `train.init_from` names; None if it is None.
-
-  Raises:
-    UserError: If the arrays cannot be read, or do not fit the model of the config.
-  """
-  path = config.train.init_from
-  return None if path is None else _saved_weights(path, config)
-
-
-def _saved_weights(path: str, config: Config) -> PyTree:
-  """Returns the arrays of a run or a saved model, from which a new model starts.
-
-  These are all arrays, including those that are not trained, such as a fixed guess or
-  the averages of a normalisation. Only random keys are not read: they are drawn from
-  the seed of the config. The saved model may have been trained on another task, or with
-  another optimizer.
-
-  Raises:
-    UserError: If the digest of the arrays is not the one of the config, if the arrays
-      differ from those of the config's model in names or shapes, or if this model
-      computes something else from them and `train.init_from_other` is False.
-  """
-  step, digest = config.train.init_from_step, config.train.init_from_digest
-  saved = load(path, step)
-  if digest is not None and (found := identity_of(path, step)[1]) != digest:
-    raise UserError(
-      f'config.train.init_from is {path}, whose weights at step {saved.step} have the '
-      f'digest {found}; config.train.init_from_digest is {digest}'
-    )
-  weights = _without_keys(nnx.state(saved.model))
-  wanted = _without_keys(abstract_parts(config)[1])
-  check_same_arrays(
-    f'config.train.init_from is {path}, whose weights do not fit the model '
-    f'{config.model.name!r}',
-    shapes_of(weights),
-    shapes_of(wanted),
-  )
-  differing = other_function(saved.config, config)
-  if differing and not config.train.init_from_other:
-    raise UserError(
-      f'config.train.init_from is {path}, whose model computes something else from the '
-      f'same weights; it differs in {shown(differing)}; '
-      'config.train.init_from_other=True takes them all the same'
-    )
-  # A model that was saved in another precision starts from its rounded weights.
-  return jax.tree.map(
-    lambda weight, like: weight.astype(like.dtype),
-    nnx.to_pure_dict(weights),
-    nnx.to_pure_dict(wanted),
-  )
-
-
-def _without_keys(state: Any) -> Any:
-  """Returns a state without the keys and counters of random streams."""
-  return nnx.filter_state(state, nnx.Not(nnx.RngState))
-
-
-def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
-  """Returns the graphs of model and optimizer, and their states as abstract arrays.
-
-  Both results are dictionaries with the keys 'model' and 'optimizer'.
-  """
-  graphs, state = {}, {}
-  with jax.set_mesh(mesh):
-    parts = jax.eval_shape(
-      lambda: {
-        name: nnx.split(module)
-        for name, module in create(config, jax.random.key(0)).items()
-      }
-    )
-    for name, (graph, arrays) in parts.items():
-      graphs[name] = graph
-      state[name] = as_layers_ask(arrays, mesh)
-  return graphs, state
-
-
-def init_state(config: Config, abstract: State, from_source: bool = True) -> State:
-  """Returns the state at step 0, with each array created in its final sharding.
-
-  Args:
-    config: The config of the run.
-    abstract: The shapes and shardings of the state.
-    from_source: Whether the weights are read from `train.init_from`, if it names any;
-      otherwise they are random.
-  """
-
-  @functools.partial(jax.jit, out_shardings=shardings_of(abstract))
-  def init(weights: PyTree | None) -> State:
-    # The key is made inside, so that every process of a pod can make the same call.
-    key = stream_of(config.seed, INIT_STREAM)
-    modules = create(config, key, weights)
-    return {name: nnx.state(module) for name, module in modules.items()}
-
-  return init(initial_weights(config) if from_source else None)
-
-
 def train_step(
   state: State,
   key: Key[Array, ''],
   step: Array,
   numbers: StepInputs,
   *,
-  config: Config,
-  graphs: State,
-  asked: PyTree,
+  experiment: Experiment,
   loss: Loss,
   in_shape: bool,
 ) -> tuple[State, dict[str, Array]]:
@@ -201,11 +65,8 @@ def train_step(
     step: The number of steps that are done.
     numbers: The task and other inputs of the program. If `numbers.learning_rate` or
       `numbers.num_steps` is not None, it replaces the number in the config.
-    config: The config of the run.
-    graphs: The graphs of the model and the optimizer.
-    asked: The abstract model with the shardings that its layers ask for. With
-      `config.mesh.fsdp` the arrays of the model are split further between steps, and
-      are gathered to these shardings for the loss.
+    experiment: The experiment. With `mesh.fsdp` the arrays of the model are split
+      further between steps than its layers ask for, and are gathered for the loss.
     loss: The function whose gradient is taken.
     in_shape: Whether the optimizer computes with arrays in their own shapes. Otherwise
       it may flatten them, which is faster on CPUs. It must be True if an array is split
@@ -216,6 +77,8 @@ def train_step(
     The next state; and the loss, the norm of the gradient of all weights that are not
     frozen, and whether both are finite.
   """
+  config, graphs = experiment.config, experiment.graphs
+  asked = experiment.asked['model']
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: StepInputs) -> Float[Array, '']:
     whole = gathered(model, asked) if config.mesh.fsdp else model
@@ -240,7 +103,7 @@ def train_step(
     trained = nnx.merge(graphs['model'], state['model'], copy=True)
     before = optimizer.opt_state, nnx.state(model, nnx.Param)
     nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
-  if has_curriculum(config.curriculum):
+  if config.curriculum.grows:
     numbers = numbers._replace(stage=stage_at(config.curriculum, step))
   step_key = jax.random.fold_in(key, step)
   value, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)

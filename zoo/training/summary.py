@@ -10,12 +10,12 @@ from typing import Annotated, Any, NotRequired, TypedDict, cast
 import jax
 import jax.extend.core
 import msgspec
-from jax.sharding import Mesh
 
 from zoo import theory
-from zoo.config.building import Config, abstract_model, build_task, num_weights
+from zoo.config.building import num_weights
+from zoo.config.run import Run
 from zoo.core.learning_rule import LearningRule
-from zoo.core.protocols import FollowsRule, Model
+from zoo.core.protocols import FollowsRule
 from zoo.core.tables import format_exact, format_table
 from zoo.estimators.linear_prior import best_first_step
 from zoo.host.files import (
@@ -28,9 +28,9 @@ from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
 from zoo.measure.table import format_estimate, name_of_half
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
-from zoo.objectives import build_objective
 from zoo.storage.checkpoints import Launch
 from zoo.training.evaluation import Risks
+from zoo.training.experiment import Experiment
 
 SUMMARY = 'summary.json'  # A run that has ended has this file in its workdir.
 DIVERGED = 'diverged.json'  # A point without a summary has this record.
@@ -145,8 +145,7 @@ class Divergence(TypedDict):
 
 
 def summarise(
-  config: Config,
-  mesh: Mesh,
+  experiment: Experiment,
   risks: Risks,
   speed: tuple[float | None, float | None],
   flops: int,
@@ -155,14 +154,14 @@ def summarise(
   """Returns the summary of a model of a program, without a comparison.
 
   Args:
-    config: The config of the model.
-    mesh: The mesh that trained it.
+    experiment: The experiment of the model.
     risks: What was measured after the last step.
     speed: Steps per second and CPU-ms per step of this launch, from `Loop.speed`.
     flops: The operations of a step of the program.
     wall_time: Seconds spent on the run.
   """
-  model, task = abstract_model(config), build_task(config).held_out()
+  config, mesh = experiment.config, experiment.mesh
+  model, task = experiment.model, experiment.task.held_out()
   gd = optimal = excess = None
   if theory.covers(task):
     step = LearningRule.gradient_descent(task.mean_weights(), best_first_step(task))
@@ -171,7 +170,7 @@ def summarise(
     # The risk of a model outside the linear family may be below the best of the family.
     if risks.exact is not None and isinstance(model, FollowsRule):
       excess = risks.exact - optimal
-  tokens = tokens_per_step(config, model)
+  tokens = tokens_per_step(experiment)
   memory, memory_of = peak_memory(mesh.local_devices)
   summary = {
     'model': config.model.name,
@@ -229,20 +228,19 @@ def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
   return flops
 
 
-def tokens_per_step(config: Config, model: Model) -> int | None:
+def tokens_per_step(experiment: Experiment) -> int | None:
   """Returns the tokens of the prompts of a step; None for an objective without prompts.
 
   A model without a layout of tokens has those of the embedding matrix: C + 1 for each
   prompt.
   """
-  task = build_task(config)
-  if not build_objective(config, task, model).draws_prompts:
+  if not experiment.objective.draws_prompts:
     return None
-  length = task.context_length
+  length, model = experiment.task.context_length, experiment.model
   tokens = length + 1
   if isinstance(model, TokenModel):
     tokens = num_tokens(model.layout, length)
-  return config.train.batch_size * tokens
+  return experiment.config.train.batch_size * tokens
 
 
 def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
@@ -284,7 +282,7 @@ def read_summary(workdir: pathlib.Path) -> Summary | None:
     return None
 
 
-def finished_summary(workdir: pathlib.Path, config: Config) -> Summary | None:
+def finished_summary(workdir: pathlib.Path, config: Run) -> Summary | None:
   """Returns the `summary.json` of a run of this config that has ended, or None."""
   summary = read_summary(workdir)
   if summary is None:
@@ -301,7 +299,7 @@ def write_divergence(folder: pathlib.Path, divergence: Divergence) -> None:
   )
 
 
-def read_divergence(folder: pathlib.Path, config: Config) -> Divergence | None:
+def read_divergence(folder: pathlib.Path, config: Run) -> Divergence | None:
   """Returns the `diverged.json` of a point of this config; None if it has none.
 
   A record for another number of steps does not count, since the learning rate of a

@@ -14,7 +14,8 @@ from typing import Any, TypedDict
 
 import jax
 
-from zoo.config.saved import differences, to_content
+from zoo.config.read import to_content
+from zoo.config.saved import differences
 from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 from zoo.host.files import failures, is_url, read_json, said, write_atomically
 from zoo.training.hooks import Event, Hook
@@ -152,7 +153,7 @@ class WandbWriter(Hook):
     saved = _Saved(id=secrets.token_hex(8), config=config)
     if path.exists():
       before = read_json(path, _Saved)
-      if not differences(before['config'], event.config):
+      if not differences(before['config'], config):
         saved = before
     if opened is None or opened.run.id != saved['id']:
       if opened is not None:

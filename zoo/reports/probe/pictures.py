@@ -32,8 +32,8 @@ from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
 from zoo.probing.report import Report
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.interval_plots import RowPoint, plot_rows
 from zoo.reports.probe.summaries import opening, tables
-from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BASELINES,
   BLUE,

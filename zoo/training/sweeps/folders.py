@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flax import nnx
 
-from zoo.config.building import Config, abstract_parts
+from zoo.config.building import abstract_parts, build_task
+from zoo.config.read import Readable, read
+from zoo.config.run import Run
 from zoo.core.protocols import Model
 from zoo.host.files import workdir_path
 from zoo.storage.loading import load
@@ -14,21 +16,24 @@ from zoo.storage.programs import load_together, steps_together
 from zoo.storage.steps import steps_in
 from zoo.storage.workdir import POINTS
 from zoo.training.summary import finished_summary, read_divergence
-from zoo.training.sweeps.points import Point, name_of, with_fields
+from zoo.training.sweeps.points import Point, config_at, name_of
 
 
-def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) -> bool:
+def is_finished(
+  config: Readable, points: Sequence[Point], workdir: pathlib.Path
+) -> bool:
   """Returns whether a sweep has trained all of the points in the workdir.
 
   A point that has become non-finite counts as trained.
   """
+  shared = read(config)
   return all(
-    is_done(workdir / POINTS / name_of(point), with_fields(config, point))
+    is_done(workdir / POINTS / name_of(point), config_at(shared, point))
     for point in points
   )
 
 
-def is_done(folder: pathlib.Path, config: Config) -> bool:
+def is_done(folder: pathlib.Path, config: Run) -> bool:
   """Returns whether a point has its summary, or a record of why it has none.
 
   A summary does not count if a later step is there: a launch that was to train the
@@ -41,7 +46,7 @@ def is_done(folder: pathlib.Path, config: Config) -> bool:
 
 
 def kept_models(
-  config: Config, points: Sequence[Point], workdir: str | pathlib.Path
+  config: Readable, points: Sequence[Point], workdir: str | pathlib.Path
 ) -> Iterator[tuple[list[int], int, Callable[[], list[Model]]]]:
   """Finds the steps that a sweep has kept, to load the models of a group at once.
 
@@ -65,7 +70,7 @@ def kept_models(
     if not places:
       continue
     members = [numbers[names[place]] for place in places]
-    member_config = with_fields(config, points[members[0]])
+    member_config = config_at(read(config), points[members[0]])
     for step in steps:
       yield (
         members,
@@ -79,10 +84,10 @@ def kept_models(
 
 
 def _load_group(
-  config: Config, step: pathlib.Path, size: int, places: Sequence[int]
+  config: Run, step: pathlib.Path, size: int, places: Sequence[int]
 ) -> list[Model]:
   """Loads the models at these places of a group of `size` points, at a saved step."""
-  graph, alone = abstract_parts(config)
+  graph, alone = abstract_parts(config, build_task(config))
   states = load_together(step, alone, size, places)
   return [nnx.merge(graph, state) for state in states]
 

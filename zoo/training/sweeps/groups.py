@@ -7,49 +7,44 @@ points as there are parts.
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
-from flax import nnx
 
 from zoo import theory
-from zoo.config.building import Config, abstract_parts, build_task
-from zoo.config.saved import to_content, to_json
+from zoo.config.read import to_content
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
-from zoo.objectives import build_objective
 from zoo.storage.programs import saved_programs, saved_steps
+from zoo.training.experiment import Experiment
+from zoo.training.many import Member
 
 
-def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
+def points_of(part: Part, experiments: Sequence[Experiment]) -> list[int]:
   """Returns the indices of the points of one part of a sweep.
 
-  The indices depend on the configs alone. The points of each group are cut into as many
-  runs of consecutive points as there are parts, or into single points if there are
-  fewer of them. The runs of all groups are dealt to the parts in turn.
+  The indices depend on the experiments alone. The points of each group are cut into
+  as many runs of consecutive points as there are parts, or into single points if there
+  are fewer of them. The runs of all groups are dealt to the parts in turn.
 
   Args:
     part: The part.
-    configs: The configs of all points of the sweep.
+    experiments: The experiments of all points of the sweep.
 
   Returns:
-    Indices in `configs`, sorted.
+    Indices in `experiments`, sorted.
   """
   pieces = [
     piece.tolist()
-    for group in side_by_side(configs, range(len(configs)))
+    for group in side_by_side(experiments, range(len(experiments)))
     for piece in np.array_split(group, min(part.number, len(group)))
   ]
   return sorted(i for piece in part.of(pieces) for i in piece)
 
 
 def groups_to_train(
-  missing: Sequence[int],
-  configs: Sequence[Config],
-  folders: Sequence[pathlib.Path],
-  workdir: pathlib.Path,
+  missing: Sequence[int], members: Sequence[Member], workdir: pathlib.Path
 ) -> list[list[int]]:
   """Returns the groups in which the `missing` points are trained, as their indices.
 
@@ -57,13 +52,15 @@ def groups_to_train(
   step of its own goes on alone. The others are trained side by side where that is
   possible.
   """
+  experiments = [experiment for experiment, _ in members]
+  folders = [folder for _, folder in members]
   indices = {folder.name: i for i, folder in enumerate(folders)}
   groups, rest = [], [*missing]
   for names in saved_programs(workdir):
     stopped = [indices[name] for name in names if name in indices]
     has_all = len(stopped) == len(names)
     has_missing = not {*rest}.isdisjoint(stopped)
-    if has_all and has_missing and len(side_by_side(configs, stopped)) == 1:
+    if has_all and has_missing and len(side_by_side(experiments, stopped)) == 1:
       groups.append(stopped)
       rest = sorted({*rest} - {*stopped})
   alone = {i for i in rest if saved_steps(folders[i])}
@@ -73,10 +70,12 @@ def groups_to_train(
       len(alone),
     )
   groups += [[i] for i in sorted(alone)]
-  return groups + side_by_side(configs, [i for i in rest if i not in alone])
+  return groups + side_by_side(experiments, [i for i in rest if i not in alone])
 
 
-def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[int]]:
+def side_by_side(
+  experiments: Sequence[Experiment], points: Sequence[int]
+) -> list[list[int]]:
   """Divides points into groups, each of which one program can train.
 
   The points of a group share all fields but the seed, the learning rate and those of
@@ -84,32 +83,32 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
   arrays.
 
   Args:
-    configs: The configs of all points of a sweep.
+    experiments: The experiments of all points of a sweep.
     points: The indices of the points to divide.
 
   Returns:
     The indices of the points of each group.
   """
   alike: dict[object, list[int]] = {}
-  traced: dict[str, Any] = {}  # Each model is traced once for all points that have it.
   for i in points:
+    experiment = experiments[i]
     # The state of a point that is split with fsdp is not stacked with others.
-    key = (i,) if configs[i].mesh.fsdp else _shared_fields(configs[i], traced)
+    key = (i,) if experiment.config.mesh.fsdp else _shared(experiment)
     alike.setdefault(key, []).append(i)
   groups: list[list[int]] = []
   for members in alike.values():
-    groups += _with_same_body(configs, members, traced)
+    groups += _with_same_body(experiments, members)
   return groups
 
 
 def _with_same_body(
-  configs: Sequence[Config], points: Sequence[int], traced: dict[str, Any]
+  experiments: Sequence[Experiment], points: Sequence[int]
 ) -> list[list[int]]:
   """Divides points by the bodies of their models, which cannot be hashed."""
   bodies: list[object] = []
   groups: list[list[int]] = []
   for i in points:
-    body = _body(configs[i], traced)
+    body = _body(experiments[i])
     for other_body, group in zip(bodies, groups, strict=True):
       if _is_same(body, other_body):
         group.append(i)
@@ -120,36 +119,26 @@ def _with_same_body(
   return groups
 
 
-def _shared_fields(config: Config, traced: dict[str, Any]) -> tuple:
+def _shared(experiment: Experiment) -> tuple:
   """Returns what the points of a group share besides their bodies; it can be hashed."""
-  fields = to_content(config)
-  name = fields.pop('model')['name']
+  task, model = experiment.task, experiment.model
+  fields = to_content(experiment.config)
+  name, task_fields = fields.pop('model')['name'], fields.pop('task')
   del fields['seed'], fields['optimizer']['learning_rate']
-  task, task_fields = build_task(config), fields.pop('task')
-  model = nnx.merge(*_graph_and_state(config, traced))
-  objective = build_objective(config, task, model)
-  has_own = objective.compiles_task or bool(config.eval.metrics)
+  has_own = experiment.objective.compiles_task or bool(experiment.config.eval.metrics)
   if has_own or isinstance(model, HasExactForm):  # The task's numbers are compiled in.
     return json.dumps([fields, name, task_fields]), None
-  exact = not objective.draws_prompts and isinstance(model, FollowsRule)
+  exact = not experiment.objective.draws_prompts and isinstance(model, FollowsRule)
   if exact and theory.covers(task):  # The exact risk needs only moments of the task.
     return json.dumps([fields, name]), task.num_features
   shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(task))
   return json.dumps([fields, name]), (jax.tree.structure(task), shapes)
 
 
-def _body(config: Config, traced: dict[str, Any]) -> object:
+def _body(experiment: Experiment) -> object:
   """Returns the graph of a model, and the shapes of its arrays."""
-  graph, state = _graph_and_state(config, traced)
-  return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
-
-
-def _graph_and_state(config: Config, traced: dict[str, Any]) -> tuple[Any, Any]:
-  """Returns the graph and the abstract state of a model, which is traced once."""
-  key = to_json(config.model) + to_json(config.task)
-  if key not in traced:
-    traced[key] = abstract_parts(config)
-  return traced[key]
+  leaves = jax.tree.leaves(experiment.asked['model'])
+  return experiment.graphs['model'], [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
 def _is_same(body: object, other_body: object) -> bool:

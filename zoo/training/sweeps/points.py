@@ -1,6 +1,6 @@
 """Points of a sweep: the fields of a config in which they differ, and their names."""
 
-import copy
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 
-from zoo.config.building import Config, with_full_path
-from zoo.core.errors import UserError, check_name, in_one_line
-from zoo.training.validation import check_fields, validate
+from zoo.config.building import with_full_path
+from zoo.config.read import Readable, read, to_json, with_fields
+from zoo.config.run import Run
+from zoo.core.errors import UserError, in_one_line
+from zoo.core.protocols import Task
+from zoo.training.experiment import Experiment, build, validate
 
 # A point has the fields of a config that it sets, such as 'task.prior_mean', and their
 # values.
@@ -22,11 +24,9 @@ Point = Mapping[str, object]
 # An axis of a grid has one field, or several fields whose values go together.
 Fields = str | tuple[str, ...]
 
-_OPTIONS = 'model.mixer_options'
 # The task `arrays` reads the file of this path and checks its content.
 _PATH, _SHA256 = 'task.path', 'task.sha256'
 _SOURCE = 'train.init_from'  # Two other fields say which weights it had.
-_FIT_ANY_MODEL = {'seed', 'optimizer.learning_rate'}
 
 
 def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
@@ -88,7 +88,7 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
   return points
 
 
-def at_point(config: Config, point: Point) -> Config:
+def at_point(config: Readable, point: Point) -> Run:
   """Returns the validated config with the fields of a point.
 
   Args:
@@ -96,18 +96,34 @@ def at_point(config: Config, point: Point) -> Config:
     point: The fields to set.
 
   Returns:
-    A config of its own.
+    The config of the point, as a record.
 
   Raises:
     UserError: If a field is unknown, or if the config with these fields is invalid.
 
   Example:
     >>> config = zoo.default_config('yq_lsa')
-    >>> zoo.training.sweeps.at_point(config, {'task.noise_std': 0.5}).task.noise_std
+    >>> point = zoo.training.sweeps.at_point(config, {'task.noise_std': 0.5})
+    >>> point.task.arguments['noise_std']
     0.5
   """
   (point,) = without_arrays([point])
-  return validate(with_fields(config, point))
+  return validate(config_at(read(config), point))
+
+
+def config_at(config: Run, point: Point) -> Run:
+  """Returns the config with the fields of a point; its experiment is not built.
+
+  Raises:
+    UserError: If a field is unknown, or if a value has another type or range.
+  """
+  fields = dict(point)
+  if _PATH in point and _SHA256 not in point and 'sha256' in config.task.arguments:
+    fields[_SHA256] = None  # The config has the checksum of another file.
+  if _SOURCE in point:
+    fields |= {f'{_SOURCE}_{name}': None for name in ('step', 'digest')}
+    fields |= point  # The point may name the step itself.
+  return with_fields(config, fields)
 
 
 def without_arrays(points: Sequence[Point]) -> list[Point]:
@@ -144,93 +160,57 @@ def _listed(points: Any) -> list[Point]:
   return [*points]
 
 
-def config_of_all(config: Config, points: Sequence[Point]) -> Config:
+def config_of_all(config: Run, points: Sequence[Point], task: Task) -> Run:
   """Returns the config that a sweep has in its own folder.
 
-  It names no file of the task if each point names one.
+  It has the full path of the data of the task. If each point names a file, it names
+  none.
 
-  Raises:
-    UserError: If a field is wrong.
+  Args:
+    config: The config that all points share.
+    points: The points.
+    task: The task of one of the points.
   """
-  check_fields(config)
-  if not points or any(_PATH not in point for point in points):
-    return with_full_path(config)
-  config = with_full_path(with_fields(config, {_PATH: points[0][_PATH]}))
-  config.task.path = config.task.sha256 = None
-  return config
+  if all(_PATH in point for point in points):
+    return with_fields(config, {_PATH: None, _SHA256: None})
+  return with_full_path(config, task)
 
 
-def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
-  """Returns the config of each point, as `train` would record it.
+def build_points(config: Run, points: Sequence[Point]) -> list[Experiment]:
+  """Returns the experiment of each point.
 
-  The config of a task that reads data has their full path and their content, as
-  `with_full_path` sets them.
+  Points that differ only in the seed and the learning rate have the same task, model,
+  objective and mesh, which are built once.
 
   Raises:
     UserError: If a config is invalid, if there is no point, or if one is given twice.
   """
-  unchecked = [with_fields(config, point) for point in points]
-  configs: list[Config] = []
-  validated: set[str] = set()
-  for point, point_config in zip(points, unchecked, strict=True):
-    # `validate` builds the model. Points that differ only in fields which fit any model
-    # share this check.
-    others = {field: point[field] for field in point if field not in _FIT_ANY_MODEL}
-    text = json.dumps(others, default=repr)
-    if text in validated:
-      check_fields(point_config)
-      configs.append(with_full_path(point_config))
-    else:
-      configs.append(validate(point_config))
-      validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')
   names = [name_of(point) for point in points]
   if len(set(names)) < len(names):
     twice = next(i for i, name in enumerate(names) if name in names[:i])
     raise UserError(f'the point {points[twice]} is given twice')
-  return configs
+  built: dict[str, Experiment] = {}
+  experiments = []
+  for point in points:
+    own = config_at(config, point)
+    others = with_fields(own, {'seed': 0, 'optimizer.learning_rate': 1.0})
+    alike = to_json(others)
+    if alike not in built:
+      built[alike] = build(own)
+    experiments.append(_with_numbers_of(built[alike], own))
+  return experiments
 
 
-def with_fields(config: Config, point: Point) -> Config:
-  """Returns a copy of the config with the fields of a point; it is not validated.
-
-  Raises:
-    UserError: If a field is unknown, or if a value has another type.
-  """
-  config = copy.deepcopy(config)
-  if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
-    config.task.sha256 = None  # The config has the checksum of another file.
-  if _SOURCE in point:
-    config.train.init_from_step = config.train.init_from_digest = None
-  known = flatten_dict(
-    config.to_dict(),
-    keep_empty_nodes=True,
-    is_leaf=lambda path, _: path == ('optimizer', 'scales'),
-    sep='.',
-  )
-  for field, value in point.items():
-    section, _, leaf = field.rpartition('.')
-    if field.startswith('config.'):
-      raise UserError(f'a sweep has the field {field!r}; leave out config.')
-    # A config has those options of mixers that are set; the mixers check the others.
-    if section != _OPTIONS or 'mixer_options' not in config.model:
-      check_name('field of the config', field, known)
-    try:
-      with config.unlocked():
-        (config[section] if section else config)[leaf] = value
-    except ValueError:  # ml_collections refuses keys with dots.
-      raise UserError(
-        f'config.{field} cannot be {value!r}, since no config can hold a key with a '
-        'dot; paths of weights are written with slashes, such as layers/0/mixer'
-      ) from None
-    except TypeError:
-      kind = (config[section] if section else config).get_type(leaf).__name__
-      raise UserError(
-        f'config.{field} cannot be {value!r}; it must be of the type {kind} (the '
-        'values of --sweep are written 1,2,3 or 1..3)'
-      ) from None
-  return config
+def _with_numbers_of(experiment: Experiment, config: Run) -> Experiment:
+  """Returns the experiment with the seed and the learning rate of another config."""
+  numbers = {
+    'seed': config.seed,
+    'optimizer.learning_rate': config.optimizer.learning_rate,
+  }
+  own = with_fields(experiment.config, numbers)
+  return dataclasses.replace(experiment, config=own)
 
 
 def name_of(point: Point) -> str:

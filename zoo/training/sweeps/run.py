@@ -1,7 +1,7 @@
 """The run of a sweep, from the check of its points to the table of the results."""
 
 import contextlib
-import copy
+import dataclasses
 import pathlib
 import time
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import jax
 from absl import logging
 
-from zoo.config.building import Config
-from zoo.config.sharding import make_mesh
+from zoo.config.read import Readable, read, to_content, with_fields
+from zoo.config.run import Run
 from zoo.core.errors import RunError, UserError, check_object, shown
 from zoo.core.tables import format_seconds
 from zoo.host.devices import start_devices
@@ -34,9 +34,11 @@ from zoo.storage.workdir import (
   write_config,
 )
 from zoo.training.against_baselines import has_comparison
-from zoo.training.compilation import make_training
+from zoo.training.compilation import compile_training, make_training
 from zoo.training.ended import fields_without_effect, missing_metrics
+from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, checked_hooks
+from zoo.training.initial import initial_weights
 from zoo.training.many import Member, train_many
 from zoo.training.run import (
   NotFiniteError,
@@ -46,8 +48,7 @@ from zoo.training.run import (
   train,
 )
 from zoo.training.source import source_of
-from zoo.training.stacking import compile_many, unstack
-from zoo.training.step import initial_weights
+from zoo.training.stacking import make_many, unstack
 from zoo.training.summary import (
   DIVERGED,
   finished_summary,
@@ -59,9 +60,9 @@ from zoo.training.sweeps.folders import is_done
 from zoo.training.sweeps.groups import groups_to_train, points_of, side_by_side
 from zoo.training.sweeps.points import (
   Point,
+  build_points,
   config_of_all,
   name_of,
-  validated_configs,
   without_arrays,
 )
 from zoo.training.sweeps.table import Row, rows_of, write_table
@@ -82,7 +83,7 @@ class LostPointsError(RunError):
 
 
 def sweep(
-  config: Config,
+  config: Readable,
   points: Sequence[Point],
   workdir: str | pathlib.Path,
   part: Part | None = None,
@@ -134,46 +135,56 @@ def sweep(
     )
   points = without_arrays(points)
   workdir = workdir_path(workdir)
-  config = copy.deepcopy(config_of_all(config, points))
-  config.train.update(source_of(config, workdir))
-  configs = validated_configs(config, points)
+  shared = _with_source(read(config), workdir)
+  experiments = build_points(shared, points)
   folders = [workdir / POINTS / name_of(point) for point in points]
-  for point_config, folder in zip(configs, folders, strict=True):
-    point_config.train.update(source_of(point_config, folder))
-  of_all_parts = configs
+  experiments = [
+    dataclasses.replace(experiment, config=_with_source(experiment.config, folder))
+    for experiment, folder in zip(experiments, folders, strict=True)
+  ]
+  shared = config_of_all(shared, points, experiments[0].task)
+  of_all_parts = experiments
   if part is not None:
-    members = points_of(part, configs)
+    members = points_of(part, experiments)
     points = [points[i] for i in members]
-    configs = [configs[i] for i in members]
+    experiments = [experiments[i] for i in members]
     folders = [folders[i] for i in members]
   # A sweep that exists may have new points, such as those of another part.
   new = [
-    config for config, folder in zip(configs, folders, strict=True) if is_new(folder)
+    experiment
+    for experiment, folder in zip(experiments, folders, strict=True)
+    if is_new(folder)
   ]
-  for point_config in of_all_parts if is_new(workdir) else new:
-    initial_weights(point_config)  # It checks the weights that a run starts from.
+  for experiment in of_all_parts if is_new(workdir) else new:
+    initial_weights(experiment)  # It checks the weights that a run starts from.
   _check_models(new)
-  return _train_and_write(workdir, config, points, configs, folders, part, hooks)
+  return _train_and_write(
+    workdir, shared, points, [*map(Member, experiments, folders)], part, hooks
+  )
 
 
-def _check_models(configs: Sequence[Config]) -> None:
+def _with_source(config: Run, folder: pathlib.Path) -> Run:
+  """Returns the config with what identifies the source of its weights, if any."""
+  return with_fields(config, source_of(config, folder))
+
+
+def _check_models(experiments: Sequence[Experiment]) -> None:
   """Checks the model of the first point of each group, as `train` checks its own."""
-  for group in side_by_side(configs, range(len(configs))):
-    config = configs[group[0]]
-    logging.info('checking %s', config.model.name)
-    checked_state(make_training(config, make_mesh(config)))
+  for group in side_by_side(experiments, range(len(experiments))):
+    first = experiments[group[0]]
+    logging.info('checking %s', first.config.model.name)
+    checked_state(make_training(first))
 
 
 def _train_and_write(
   workdir: pathlib.Path,
-  config: Config,
+  config: Run,
   points: Sequence[Point],
-  configs: Sequence[Config],
-  folders: Sequence[pathlib.Path],
+  members: Sequence[Member],
   part: Part | None,
   hooks: Sequence[Hook],
 ) -> list[Row] | None:
-  """Trains points with their configs and folders; without a part, writes the table.
+  """Trains points with their experiments and folders; without a part, writes the table.
 
   Returns:
     A row for each point. None after SIGTERM.
@@ -185,16 +196,17 @@ def _train_and_write(
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       if part is not None:
         check_number_of_parts(workdir, part)
-      members = [*map(Member, configs, folders)]
-      for point_config, folder in members:
-        open_workdir(folder, point_config)
-      _train_missing(configs, folders, workdir, interruption, hooks)
+      for experiment, folder in members:
+        open_workdir(folder, experiment.config)
+      _train_missing(members, workdir, interruption, hooks)
       _measure_anew(members, interruption)
+      configs = [experiment.config for experiment, _ in members]
+      folders = [folder for _, folder in members]
       rows, lost = rows_of(points, configs, folders)
       if part is None:
         # Finished points keep the config that they were trained with. If this command
         # has trained none, the sweep keeps its config as well.
-        is_of_a_point = any(has_config(folder, own) for own, folder in members)
+        is_of_a_point = any(map(has_config, folders, configs))
         if is_of_a_point and not has_config(workdir, config):
           write_config(workdir, config)
         write_table(rows, workdir)
@@ -207,7 +219,7 @@ def _train_and_write(
     # A program that keeps its steps has the weights of such a point, too.
     hint = '' if config.checkpoint.steps else ', or after this file is deleted'
     raise LostPointsError(
-      f'{len(lost)} of {len(folders)} points stopped being finite: {shown(reasons)}; '
+      f'{len(lost)} of {len(members)} points stopped being finite: {shown(reasons)}; '
       f'all other points are done. The folder of such a point has {DIVERGED}; the '
       f'point is trained again only in another folder{hint}',
       rows,
@@ -223,7 +235,8 @@ def _measure_anew(members: Sequence[Member], interruption: Interruption) -> None
     Stopped: After another signal.
   """
   kept: dict[str, None] = {}
-  for config, folder in members:
+  for experiment, folder in members:
+    config = experiment.config
     _stop_if_asked(interruption)
     summary = finished_summary(folder, config)
     if summary is None:
@@ -238,8 +251,7 @@ def _measure_anew(members: Sequence[Member], interruption: Interruption) -> None
 
 
 def _train_missing(
-  configs: Sequence[Config],
-  folders: Sequence[pathlib.Path],
+  members: Sequence[Member],
   workdir: pathlib.Path,
   interruption: Interruption,
   hooks: Sequence[Hook],
@@ -254,16 +266,18 @@ def _train_missing(
   """
   missing = [
     i
-    for i, (config, folder) in enumerate(zip(configs, folders, strict=True))
-    if not is_done(folder, config)
+    for i, (experiment, folder) in enumerate(members)
+    if not is_done(folder, experiment.config)
   ]
-  groups = groups_to_train(missing, configs, folders, workdir)
+  groups = groups_to_train(missing, members, workdir)
   start = time.monotonic()
-  num_steps = [sum(configs[i].train.num_steps for i in group) for group in groups]
+  num_steps = [
+    sum(members[i].experiment.config.train.num_steps for i in group) for group in groups
+  ]
   _stop_if_asked(interruption)
   for number, group in enumerate(groups, start=1):
-    members = [Member(configs[i], folders[i]) for i in group]
-    _train_group(members, workdir, f'{number}/{len(groups)}', interruption, hooks)
+    of_group = [members[i] for i in group]
+    _train_group(of_group, workdir, f'{number}/{len(groups)}', interruption, hooks)
     # The signal may have come outside the loop of a run, such as while its model was
     # compared with baselines.
     _stop_if_asked(interruption)
@@ -272,8 +286,8 @@ def _train_missing(
       seconds_per_step = (time.monotonic() - start) / sum(num_steps[:number])
       logging.info(
         '%d of %d points are done; the sweep will take about %s more',
-        len(configs) - sum(map(len, groups[number:])),
-        len(configs),
+        len(members) - sum(map(len, groups[number:])),
+        len(members),
         format_seconds(steps_left * seconds_per_step),
       )
 
@@ -285,7 +299,7 @@ def _train_group(
   interruption: Interruption,
   hooks: Sequence[Hook],
 ) -> None:
-  """Trains a group, each point of which has a config and a folder.
+  """Trains a group, each point of which has an experiment and a folder.
 
   A point that becomes non-finite has a record of it afterwards.
 
@@ -297,10 +311,10 @@ def _train_group(
     with contextlib.suppress(NotFiniteError):
       _train_stacked(group, workdir, label, interruption, hooks)
     return
-  ((config, folder),) = group
+  ((experiment, folder),) = group
   logging.info('program %s: %s', label, folder.name)
   try:
-    summary = train(config, folder, hooks, compare=True)
+    summary = train(experiment.config, folder, hooks, compare=True)
   except NotFiniteError as error:
     logging.warning('%s: %s', folder.name, error)
     write_divergence(folder, error.divergence)
@@ -317,13 +331,14 @@ def _train_stacked(
   hooks: Sequence[Hook],
 ) -> None:
   """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
-  configs, folders = zip(*group, strict=True)
+  experiments = [experiment for experiment, _ in group]
   logging.info('program %s: compiling %d models', label, len(group))
-  training = compile_many(configs)  # If it does not fit, nothing is written.
-  names = [folder.name for folder in folders]
-  folder_of_all, kept = folder_of_program(workdir, names), kept_steps(configs[0])
-  note = {**run_metadata(configs[0]), POINTS_FIELD: names}
-  label = f'{label}: {len(configs)} × {configs[0].model.name}'
+  # If it does not fit into memory, nothing is written.
+  training = compile_training(make_many(experiments))
+  names, first = [folder.name for _, folder in group], experiments[0].config
+  folder_of_all, kept = folder_of_program(workdir, names), kept_steps(first)
+  note = {**run_metadata(to_content(first)), POINTS_FIELD: names}
+  label = f'{label}: {len(group)} × {first.model.name}'
   with Checkpoints(folder_of_all, 1, note, kept) as checkpoints:
     trained = train_many(
       training,
@@ -336,14 +351,16 @@ def _train_stacked(
   if trained is None:
     raise Stopped
   state, summaries = trained
-  finals = unstack(configs, state)
-  for config, folder, summary, state in zip(
-    configs, folders, summaries, finals, strict=True
+  finals = unstack(experiments, state)
+  for (experiment, folder), summary, state in zip(
+    group, summaries, finals, strict=True
   ):
+    config = experiment.config
     _stop_if_asked(interruption)  # The next launch writes the others.
     if summary is not None and finished_summary(folder, config) is None:
       summary['history'] = checkpoints.history
-      metadata = {**run_metadata(config), 'history': checkpoints.history}
+      metadata = run_metadata(to_content(config))
+      metadata['history'] = checkpoints.history
       save_result(folder, config.train.num_steps, state, metadata)
       write_summary(folder, summary)
       event = finished_event(config, folder, summary)

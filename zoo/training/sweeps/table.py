@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
@@ -37,7 +37,7 @@ _Arm = tuple[str, ...]
 
 def rows_of(
   points: Sequence[Point],
-  configs: Sequence[Config],
+  configs: Sequence[Run],
   folders: Sequence[pathlib.Path],
 ) -> tuple[list[Row], dict[str, Divergence]]:
   """Returns the rows of the points, and the records of lost points by name.

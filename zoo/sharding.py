@@ -44,7 +44,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config.building import Config, num_heads, within_memory
+from zoo.config.building import num_heads, within_memory
+from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model
 from zoo.models import LinearAttention
@@ -57,7 +58,7 @@ State = dict[str, Any]
 # This part makes the mesh.
 
 
-def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
+def mesh_shape(config: Run, num_devices: int | None = None) -> tuple[int, int]:
   """Returns the number of devices on the axes `data` and `model`, with −1 resolved.
 
   A warning says, once, if devices are idle since `model` does not divide their number.
@@ -98,7 +99,7 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
   return data, model
 
 
-def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: Run, devices: Sequence[Any] | None = None) -> Mesh:
   """Returns the mesh of a config.
 
   Args:
@@ -128,7 +129,7 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 @contextlib.contextmanager
-def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+def on_mesh(mesh: Mesh, config: Run) -> Iterator[None]:
   """Computes on a mesh in the config's precision.
 
   Raises:
@@ -172,18 +173,18 @@ def _put_everywhere(sharding: NamedSharding, value: Any) -> jax.Array:
 # Weights and the optimizer's state are split by the logical axes that layers ask for.
 
 
-def check_heads(config: Config, model: Model, model_axis: int) -> None:
+def check_heads(config: Run, state: Any, model_axis: int) -> None:
   """Checks that the heads of a model can be split over the axis `model` of the mesh.
 
   Args:
     config: The config, for the message.
-    model: The model, which may have shapes alone.
+    state: The arrays of the model, which may be abstract.
     model_axis: The devices on the axis `model`.
 
   Raises:
     UserError: If an array names the axis for a size that it does not divide.
   """
-  for path, variable in nnx.to_flat_state(nnx.state(model)):
+  for path, variable in nnx.to_flat_state(state):
     if not isinstance(variable, nnx.Variable):  # The array is a plain attribute.
       continue
     axes = variable.get_metadata().get('out_sharding') or ()
@@ -218,7 +219,7 @@ def shardings_of(abstract: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
 
-def stays_in_shape(config: Config, mesh: Mesh, abstract: State) -> bool:
+def stays_in_shape(config: Run, mesh: Mesh, abstract: State) -> bool:
   """Returns whether the arrays of a state must not be flattened between steps.
 
   Flat arrays are faster on CPUs. But to flatten an array that is split along another
@@ -236,7 +237,7 @@ def _splits_later_axes(abstract: State) -> bool:
   )
 
 
-def warn_of_unsplit(config: Config, mesh: Mesh, weights: PyTree) -> None:
+def warn_of_unsplit(config: Run, mesh: Mesh, weights: PyTree) -> None:
   """Warns of an axis of the mesh that splits no weight."""
   if config.mesh.model > 1 and not _is_split_over('model', weights):
     logging.warning(
@@ -362,7 +363,7 @@ def _both_axes() -> tuple[str, ...]:
 # This part is for models that are trained side by side.
 
 
-def axis_of_models(config: Config, num_models: int, draws_prompts: bool) -> str | None:
+def axis_of_models(config: Run, num_models: int, draws_prompts: bool) -> str | None:
   """Returns the mesh axis that models are split over.
 
   It is None if the batch is split over `data`.

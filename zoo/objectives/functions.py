@@ -5,26 +5,70 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.config.building import Config
-from zoo.config.sharding import split_first_axis
+from zoo.config.run import Run
 from zoo.contracts.checks import check_sampled, with_changes
 from zoo.core.errors import UserError, noted, shown
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
+from zoo.core.registry import entering
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives.base import Objective, StepInputs, in_type, sample
-from zoo.objectives.batch_parts import mean_loss
+from zoo.objectives.lanes import mean_loss
+from zoo.sharding import split_first_axis
 from zoo.theory.trust import QUICK_TO_COMPILE
 
+_Function = TypeVar('_Function', bound=Callable)
+
 _NUM_CHECKED = 16  # A function is checked on this number of prompts.
+
+# Each objective is a class of `zoo.objectives`, or a function that maps a model,
+# prompts, their task and a key to a loss for each prompt.
+OBJECTIVES: dict[str, Callable[..., Any]] = {}
+
+
+def register_objective(name: str) -> Callable[[_Function], _Function]:
+  """Returns a decorator that registers a function as an objective that a run minimises.
+
+  The function is `objective(model, prompt, task, key) -> Float[Array, ' b']`. It
+  returns a loss for each of the b prompts, and the run minimises their mean. It is
+  compiled. The prompts are the batch of a step or a part of it, and the key is new at
+  each step and for each part. So what an objective draws by its key depends on
+  `train.num_parts` and on the devices, which decide into how many parts a batch is
+  split. The prompts do not depend on them. A step changes the weights by their
+  gradient, and nothing else: a run refuses an objective that changes variables of the
+  model.
+
+  A second function under the same name replaces the first without a warning. The names
+  of the library's own objectives are the exception: they are refused.
+
+  Args:
+    name: The name of the objective in `config.objective.name`.
+
+  Returns:
+    A decorator, which returns the function unchanged.
+
+  Raises:
+    UserError: If the name is not a string, if it is `sampled`, `nll`, `rows` or
+      `exact`, which are objectives of the library, or if the decorated object is not a
+      function of these four arguments.
+
+  Example:
+    >>> @zoo.register_objective('distilled')
+    ... def distilled(model, prompt, task, key):
+    ...   return jnp.square(model(prompt) - task.baselines()['bayes'](prompt))
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.objective.name = 'distilled'
+  """
+  arguments = 'model', 'prompt', 'task', 'key'
+  return entering('objective', OBJECTIVES, name, function=True, arguments=arguments)
 
 
 class PerPrompt(Objective):
@@ -85,7 +129,7 @@ class OfFunction(PerPrompt):
   """The mean of what a function that a user has registered returns for prompts."""
 
   def __init__(
-    self, config: Config, task: Task, model: Model, function: Callable[..., Any]
+    self, config: Run, task: Task, model: Model, function: Callable[..., Any]
   ):
     super().__init__(config, task, model)
     self.name, self.function = config.objective.name, function

@@ -24,7 +24,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from zoo.config.building import Config
+from zoo.config.run import Run
 from zoo.core.protocols import Predictor, Task
 
 # A loss maps a model and a batch to the mean loss over the batch.
@@ -38,7 +38,7 @@ _NUM_LANES = 4
 _LEAST_PRODUCTS = 1e8
 
 
-def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
+def num_lanes(config: Run, task: Task, mesh: Mesh, weights: PyTree) -> int:
   """Returns the number of lanes of a run; 1 except for large steps on one CPU.
 
   Args:

@@ -12,16 +12,15 @@ import optax
 from flax import nnx
 from jaxtyping import PyTree
 
-from zoo.config.building import Config
+from zoo.config.run import OptimizerFields
 from zoo.core.errors import UserError, in_one_line
-from zoo.core.registry import entering
+from zoo.core.registry import check_registered, entering
 from zoo.core.roles import ROLES, matches, parameter_roles
 
 _Function = TypeVar('_Function', bound=Callable)
 # A mask of optax maps a tree of weights to a tree of truth values.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
 
-SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # Only some optimizers take these fields.
 
 
@@ -160,9 +159,10 @@ def register_optimizer(name: str) -> Callable[[_Function], _Function]:
   )
 
 
-def check_optimizer(section: Config, num_steps: int) -> None:
+def check_optimizer(section: OptimizerFields, num_steps: int) -> None:
   """Raises UserError for fields of the section `optimizer` that exclude each other."""
-  name, warmup = section.name, warmup_steps(section, num_steps)
+  name = check_registered('config.optimizer.name', section.name, OPTIMIZERS)
+  warmup = warmup_steps(section, num_steps)
   decay = round(section.decay_share * num_steps)
   if warmup > num_steps:
     raise UserError(
@@ -173,11 +173,6 @@ def check_optimizer(section: Config, num_steps: int) -> None:
     raise UserError(
       f'config.optimizer.decay_share is {section.decay_share:g}; with {warmup} steps '
       f'of warm-up the decay is longer than train.num_steps, which is {num_steps}'
-    )
-  if section.schedule == 'constant' and section.final_share != 0:
-    raise UserError(
-      f'config.optimizer.final_share is {section.final_share:g}; it must be 0 for the '
-      "schedule 'constant', which has no decay"
     )
   takes = signature(OPTIMIZERS[name]).parameters
   own = [option for option in OPTIONS if option in takes]
@@ -211,12 +206,12 @@ def check_optimizer(section: Config, num_steps: int) -> None:
     )
 
 
-def averages(section: Config) -> bool:
+def averages(section: OptimizerFields) -> bool:
   """Returns whether the model is an average of weights, with the state `Averaged`."""
   return section.ema_decay is not None or OPTIMIZERS[section.name] is _schedule_free
 
 
-def roles_of(section: Config, model: Any) -> dict[str, str] | None:
+def roles_of(section: OptimizerFields, model: Any) -> dict[str, str] | None:
   """Returns the roles of a model's weights; None if the optimizer treats all alike."""
   takes = signature(OPTIMIZERS[section.name]).parameters
   if 'decayed' not in takes and 'hidden' not in takes:
@@ -225,7 +220,7 @@ def roles_of(section: Config, model: Any) -> dict[str, str] | None:
 
 
 def unfrozen(
-  section: Config, tree: PyTree, shared: Mapping[str, Sequence[str]]
+  section: OptimizerFields, tree: PyTree, shared: Mapping[str, Sequence[str]]
 ) -> list[jax.Array]:
   """Returns the arrays of weights or gradients whose factor in `scales` is not 0.
 
@@ -234,7 +229,7 @@ def unfrozen(
     tree: The weights of a model, or their gradients.
     shared: The paths of weights that have several, from `shared_paths`.
   """
-  factors = _by_path(lambda path: _factor(shared.get(path, (path,)), _scales(section)))(
+  factors = _by_path(lambda path: _factor(shared.get(path, (path,)), section.scales))(
     tree
   )
   return [
@@ -247,7 +242,7 @@ def unfrozen(
 
 
 def build_optimizer(
-  section: Config,
+  section: OptimizerFields,
   num_steps: int | jax.Array,
   in_shape: bool = False,
   learning_rate: float | jax.Array | None = None,
@@ -278,7 +273,7 @@ def build_optimizer(
   def paths_of(path: str) -> Sequence[str]:
     return shared.get(path, (path,))
 
-  scales = _scales(section)
+  scales = section.scales
   make = OPTIMIZERS[section.name]
   takes = signature(make).parameters
   options = {option: getattr(section, option) for option in OPTIONS}
@@ -342,7 +337,9 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
 
 
 def check_groups(
-  section: Config, roles: Mapping[str, str], shared: Mapping[str, Sequence[str]]
+  section: OptimizerFields,
+  roles: Mapping[str, str],
+  shared: Mapping[str, Sequence[str]],
 ) -> None:
   """Checks the patterns of a config against the paths of a model's weights.
 
@@ -356,7 +353,7 @@ def check_groups(
       names no weight, or if `scales` freezes every weight.
   """
   weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
-  scales = _scales(section)
+  scales = section.scales
   patterns = [('scales', pattern) for pattern in scales]
   patterns += [
     ('decay', part) for part in section.decay.split(',') if part not in _GROUPS
@@ -399,11 +396,6 @@ def _decays(paths: Sequence[str], role: str, parts: list[str]) -> bool:
   return not {role, 'all'}.isdisjoint(parts) or any(
     _matches(paths, pattern) for pattern in patterns
   )
-
-
-def _scales(section: Config) -> dict[str, float]:
-  """Returns the factors of learning rates by pattern."""
-  return {pattern: float(section.scales[pattern]) for pattern in section.scales or ()}
 
 
 def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
@@ -501,14 +493,18 @@ def _averaged(
   return optax.GradientTransformation(init, update)
 
 
-def warmup_steps(section: Config, num_steps: Any) -> int:
-  """Returns the steps of the warm-up, of which a config may give the share."""
-  share = section.warmup_share
-  return section.warmup_steps if share is None else round(share * num_steps)
+def warmup_steps(section: OptimizerFields, num_steps: Any) -> int:
+  """Returns the steps of the warm-up: the smaller of the lengths that are given."""
+  lengths = []
+  if section.warmup_steps is not None:
+    lengths.append(section.warmup_steps)
+  if section.warmup_share is not None:
+    lengths.append(int(section.warmup_share * num_steps))
+  return min(lengths, default=0)
 
 
 def build_schedule(
-  section: Config,
+  section: OptimizerFields,
   num_steps: Any,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Array, Int
 
-from zoo.config.building import Config
+from zoo.config.run import GROWING, CurriculumFields, Run
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import check_registered, entering
@@ -47,24 +47,19 @@ class Stage(NamedTuple):
   loops: Any = None
 
 
-GROWING = 'growing'
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # A stage has at least these.
 _MOST_CHECKED_STAGES = 1000
 
 
-def has_curriculum(section: Config) -> bool:
-  """Returns whether the section `curriculum` leaves anything out at any step."""
-  grows = section.features, section.examples, section.loops
-  return section.name != GROWING or grows != (None, None, None)
-
-
-def stage_at(section: Config, step: Int[Array, '']) -> Stage:
+def stage_at(section: CurriculumFields, step: Int[Array, '']) -> Stage:
   """Returns the stage at a step, according to the section `curriculum`."""
-  stage_of = CURRICULA[check_registered('curriculum', section.name, CURRICULA)]
+  stage_of = CURRICULA[
+    check_registered('config.curriculum.name', section.name, CURRICULA)
+  ]
   return stage_of(step, section) if section.name == GROWING else stage_of(step)
 
 
-def _growing(step: Int[Array, ''], section: Config) -> Stage:
+def _growing(step: Int[Array, ''], section: CurriculumFields) -> Stage:
   """Returns the stage of the curriculum that grows by constant amounts."""
 
   def grown(first: int | None, more: int) -> Any:
@@ -120,7 +115,7 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
   return entering('curriculum', CURRICULA, name, function=True, arguments=['step'])
 
 
-def check_curriculum(config: Config, task: Task, model: Model) -> None:
+def check_curriculum(config: Run, task: Task, model: Model) -> None:
   """Raises UserError unless the task and the model allow the curriculum.
 
   Args:
@@ -137,11 +132,6 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
   limits = _limits(task, model)
   for field, most in limits.items():
     first = getattr(section, field)
-    if first is not None and section.name != GROWING:
-      raise UserError(
-        f'config.curriculum.{field} is {first}; it must be None for the curriculum '
-        f'{section.name!r}, which is a function of the step'
-      )
     if first is not None and first > most:
       raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
   stage = _abstract_stage(config)
@@ -164,7 +154,7 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
     )
 
 
-def _check_least(config: Config) -> None:
+def _check_least(config: Run) -> None:
   """Raises UserError if a stage has no loss, at some of the steps."""
   section, last = config.curriculum, config.train.num_steps - 1
   steps = np.unique(np.linspace(0, last, _MOST_CHECKED_STAGES).astype(np.int32))
@@ -178,7 +168,7 @@ def _check_least(config: Config) -> None:
       )
 
 
-def log_unended(config: Config, task: Task, model: Model) -> None:
+def log_unended(config: Run, task: Task, model: Model) -> None:
   """Warns of a curriculum that still leaves something out at the last step."""
   section, last = config.curriculum, np.int32(config.train.num_steps - 1)
   stage: Stage = jax.device_get(jax.jit(lambda step: stage_at(section, step))(last))
@@ -210,7 +200,7 @@ def _limits(task: Task, model: Model) -> dict[str, int]:
   return sizes | {'loops': loops}
 
 
-def _abstract_stage(config: Config) -> Stage:
+def _abstract_stage(config: Run) -> Stage:
   """Returns a stage of the curriculum with shapes in place of numbers.
 
   Raises:

@@ -14,7 +14,7 @@ import pytest
 
 import studies
 import zoo
-from studies import rows as rows_of_studies
+from studies import cell_table as rows_of_studies
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.studies.cheap import CELLS, NUMBERS, row_of, table_of
