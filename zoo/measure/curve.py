@@ -97,9 +97,8 @@ def curve(
 
   Raises:
     UserError: If the predictor cannot be called on the task's prompts, if its
-      `predictions` or `learning_rule` contradict its `__call__` after C examples, if
-      `lengths` is empty, or if a number is out of its range. `zoo.check_model` compares
-      them after fewer examples, too.
+      `predictions` or `learning_rule` contradict its `__call__`, or if a number is out
+      of its range.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

@@ -92,9 +92,9 @@ def likelihood(
     likelihood, its excess over `bayes`, and the divergence KL from `bayes`, in nats.
 
   Raises:
-    UserError: If a predictor has no distribution or is named `bayes`, if the task
-      cannot draw the labels of targets, if labels are known (their standard deviation
-      is 0, as it is without noise), or if a log probability is NaN or infinite.
+    UserError: If a predictor has no distribution or is named `bayes`, if labels are not
+      drawn or are known (their standard deviation is 0, as it is without noise), or if
+      a log probability is not finite.
 
   Example:
     >>> task = zoo.create_task(
