@@ -23,11 +23,7 @@ from zoo.core.errors import UserError, check_name, shown
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.storage.rows import Row, keep_row, read_rows, version_digest
-from zoo.storage.workdir import (
-  check_number_of_parts,
-  forget_number_of_parts,
-  locked,
-)
+from zoo.storage.workdir import locked
 
 CELLS = 'cells'  # This folder has a folder for each cell.
 
@@ -197,8 +193,6 @@ def complete(
   with contextlib.ExitStack() as stack:
     with writing(folder):
       stack.enter_context(locked(folder, part))
-      if part is not None:
-        check_number_of_parts(folder, part)
       kept = read_rows(folder)
     stale = [
       name
@@ -226,8 +220,6 @@ def complete(
         with writing(folder):
           keep_row(folder, name, digests[name], row)
     with writing(folder):
-      if part is None:
-        forget_number_of_parts(folder)
       kept = read_rows(folder)
   return {
     name: kept[name]['row']

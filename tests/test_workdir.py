@@ -13,7 +13,7 @@ from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config.read import read
 from zoo.core.errors import RunError
-from zoo.storage.workdir import locked, occupied, open_workdir
+from zoo.storage.workdir import locked, make_workdir, open_workdir
 from zoo.training.records import Records
 
 ME = os.getpid()
@@ -23,20 +23,20 @@ def test_a_new_workdir_is_made_with_its_config(tmp_path):
   folder = tmp_path / 'a' / 'b'
   folder.mkdir(parents=True)
   (folder / '.config.json.other-host-17.tmp').write_text('{"se')  # it was killed
-  open_workdir(folder, read(small_config()))
+  make_workdir(folder, small_config())
   config = json.loads((folder / 'config.json').read_text())
   assert config['model']['name'] == 'yq_lsa'
-  open_workdir(folder, read(small_config()))  # and known again
+  make_workdir(folder, small_config())  # and known again
 
 
 @pytest.mark.parametrize(
   ('name', 'content', 'said'),
   [
     ('thesis.tex', b'do not touch', 'is not empty and holds no run'),
-    ('config.json', b'{', 'config.json is damaged'),
-    ('config.json', b'[1]', 'config.json is damaged'),
+    ('config.json', b'{', 'config.json cannot be read'),
+    ('config.json', b'[1]', 'config.json cannot be read'),
     ('config.json', b'{"model": "x", "task": 3}', ' more; give another folder'),
-    ('checkpoints', b'', 'holds checkpoints, but no config.json'),
+    ('checkpoints', b'', 'is not empty and holds no run (it has checkpoints)'),
   ],
 )
 def test_a_folder_with_something_else_in_it_is_refused_untouched(
@@ -46,7 +46,7 @@ def test_a_folder_with_something_else_in_it_is_refused_untouched(
   if b'model' in content:
     (tmp_path / 'checkpoints' / '4').mkdir(parents=True)
   with refuses(str(tmp_path), said) as info:
-    open_workdir(tmp_path, read(small_config()))
+    make_workdir(tmp_path, small_config())
   assert len(str(info.value)) < 1000
   assert (tmp_path / name).read_bytes() == content
 
@@ -54,9 +54,9 @@ def test_a_folder_with_something_else_in_it_is_refused_untouched(
 def test_a_workdir_under_a_file_is_refused(tmp_path):
   (tmp_path / 'file').write_text('')
   with refuses('file/run', 'cannot be written'):
-    open_workdir(tmp_path / 'file' / 'run', read(small_config()))
-  with refuses('file', 'is not a folder'):
-    open_workdir(tmp_path / 'file', read(small_config()))
+    make_workdir(tmp_path / 'file' / 'run', small_config())
+  with refuses('file', 'cannot be written'):
+    make_workdir(tmp_path / 'file', small_config())
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_workdir_under_a_file_is_refused(tmp_path):
   ],
 )
 def test_a_workdir_of_another_kind_is_refused(tmp_path, mark, own, other):
-  open_workdir(tmp_path, read(small_config()), own)
+  make_workdir(tmp_path, small_config(), own)
   (tmp_path / mark).mkdir()
   with refuses(str(tmp_path), f'workdir of a {own}, not of a {other}'):
-    open_workdir(tmp_path, read(small_config()), other)
-  open_workdir(tmp_path, read(small_config()), own)
+    make_workdir(tmp_path, small_config(), other)
+  make_workdir(tmp_path, small_config(), own)
 
 
 def test_a_folder_is_held_by_one_program(tmp_path):
@@ -102,7 +102,7 @@ def test_a_folder_of_a_process_that_was_killed_is_free_at_once(tmp_path):
       pass
     other.kill()
   with locked(tmp_path):
-    assert f'process {ME}' in (tmp_path / '.lock.holder').read_text()
+    assert f'process {ME}' in (tmp_path / '.lock').read_text()
 
 
 def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
@@ -126,10 +126,10 @@ def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
 def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   target, folder = tmp_path / 'target', tmp_path / 'run'
   target.write_text('do not touch')
-  open_workdir(folder, read(small_config()))
+  make_workdir(folder, small_config())
   (folder / '.lock').symlink_to(target)
   error = pytest.raises(RunError, match='could not be written')
-  with error, occupied(folder, read(small_config())):
+  with error, open_workdir(folder, small_config()):
     pass
   assert target.read_text() == 'do not touch'
 
@@ -144,10 +144,7 @@ def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   ids=['without a number', 'of a network', 'of a file elsewhere'],
 )
 def test_an_error_of_the_users_own_code_stays_what_it_is(tmp_path, own):
-  with (
-    pytest.raises(type(own)) as info,
-    occupied(tmp_path / 'run', read(small_config())),
-  ):
+  with pytest.raises(type(own)) as info, open_workdir(tmp_path / 'run', small_config()):
     raise own
   assert info.value is own
 
@@ -158,23 +155,23 @@ def test_an_error_of_the_users_own_code_stays_what_it_is(tmp_path, own):
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, file, reason):
   name = [] if file is None else [str(tmp_path / file)]
   error = pytest.raises(RunError, match=f'{tmp_path}/run could not be written')
-  with error, occupied(tmp_path / 'run', read(small_config())):
+  with error, open_workdir(tmp_path / 'run', small_config()):
     raise OSError(reason, os.strerror(reason), *name)
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):
   small = read(small_config(train__batch_size=8))
-  open_workdir(tmp_path, read(small_config()))
+  make_workdir(tmp_path, small_config())
   with locked(tmp_path), Records(tmp_path, 0, read(small_config())):
     (tmp_path / 'checkpoints' / '4.orbax-checkpoint-tmp').mkdir(parents=True)
-    with refuses('is in use'), occupied(tmp_path, small):
+    with refuses('is in use'), open_workdir(tmp_path, small):
       pass
-  with occupied(tmp_path, small), Records(tmp_path, 0, small) as records:
+  with open_workdir(tmp_path, small), Records(tmp_path, 0, small) as records:
     records.write(line(4))
   assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
   (tmp_path / 'checkpoints' / '4').mkdir()
   with refuses('belongs to another config', 'batch_size'):
-    open_workdir(tmp_path, read(small_config()))
+    make_workdir(tmp_path, small_config())
 
 
 def line(step, loss=1.0, wall_time=0.1):

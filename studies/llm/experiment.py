@@ -32,7 +32,7 @@ from zoo.host.files import read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.reports.plots import write_plot
 from zoo.storage.rows import keep_row, read_rows
-from zoo.storage.workdir import occupied, open_workdir
+from zoo.storage.workdir import make_workdir, open_workdir
 
 _KIND = 'language-model experiment'  # the kind of the folder, for error messages
 _SUMMARY = 'summary.json'
@@ -158,7 +158,7 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
     config.benchmark.sha256 = benchmark.sha256
   prepared = Run(config, out, sources, wording)
   if (out / 'config.json').is_file():
-    open_workdir(out, config, _KIND)  # a folder of another run is refused early
+    make_workdir(out, config, _KIND)  # a folder of another run is refused early
     prepared.lines = _read_lines(out, config, prepared.wording)
     if prepared.is_answered:
       path = out / _SUMMARY
@@ -196,7 +196,7 @@ def complete(
   if prepared.summary is not None:
     return prepared.summary
   out = prepared.out
-  with occupied(out, prepared.config, _KIND), Interruption() as interruption:
+  with open_workdir(out, prepared.config, _KIND), Interruption() as interruption:
     # Another process may have asked some prompts in the meantime.
     prepared.lines = _read_lines(out, prepared.config, prepared.wording)
     _ask(prepared, without_guess, interruption)

@@ -12,8 +12,7 @@ from launch import cli
 from tests import fuzz
 from tests.launch.processes import ROOT, launch
 from tests.training.runs import small_config
-from zoo.config.read import read
-from zoo.storage.workdir import locked, open_workdir
+from zoo.storage.workdir import locked, make_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
@@ -84,7 +83,7 @@ def test_a_folder_in_use_has_an_exit_code_of_its_own(call, tmp_path):
   """Launchers try again after it, and not after a mistake."""
   from configs import yq_lsa
 
-  open_workdir(tmp_path / 'run', read(yq_lsa.get_config('smoke')))
+  make_workdir(tmp_path / 'run', yq_lsa.get_config('smoke'))
   with locked(tmp_path / 'run'):
     answer = call('main', SMOKE, f'--workdir={tmp_path}/run')
   assert answer.code == 75, answer.err
@@ -136,11 +135,9 @@ def test_a_run_from_start_to_end_and_once_more(call, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
   config, workdir = small_config(), tmp_path / 'run'
-  open_workdir(workdir, read(config))
+  make_workdir(workdir, config)
   fuzz.check_all(
-    workdir / 'config.json',
-    lambda: open_workdir(workdir, read(config)),
-    fuzz.mutate_json,
+    workdir / 'config.json', lambda: make_workdir(workdir, config), fuzz.mutate_json
   )
 
 

@@ -10,8 +10,7 @@ from tests.compare import assert_close
 from tests.launch.processes import finish, start_together, wait_until
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
-from zoo.config.read import read
-from zoo.storage.workdir import open_workdir
+from zoo.storage.workdir import make_workdir
 
 pytestmark = pytest.mark.slow
 
@@ -144,7 +143,7 @@ MISTAKES = {
 def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(
   tmp_path, cache, mistake
 ):
-  open_workdir(tmp_path / 'used', read(small_config()))
+  make_workdir(tmp_path / 'used', small_config())
   (tmp_path / 'used' / 'checkpoints' / '4').mkdir(parents=True)
   flags, parts = MISTAKES[mistake]
   own = [[flag.format(folder=tmp_path) for flag in arguments] for arguments in flags]

@@ -121,18 +121,15 @@ def test_two_processes_with_two_parts_compute_no_row_twice(tmp_path):
   assert fill(tmp_path) == (ROWS, [])
 
 
-def test_a_part_that_is_taken_and_parts_of_another_number_are_refused(tmp_path):
+def test_a_part_that_is_taken_and_parts_of_another_number_wait(tmp_path):
   with locked(tmp_path, Part(1, 2)):
-    with pytest.raises(InUseError):
-      fill(tmp_path, Part(1, 2))
-    with pytest.raises(InUseError):
-      fill(tmp_path)
+    for part in Part(1, 2), Part(1, 3), None:
+      with pytest.raises(InUseError):
+        fill(tmp_path, part)
     _, computed = fill(tmp_path, Part(2, 2))
     assert computed == [1, 3, 5]
-  with refuses('is divided into 2 parts'):
-    fill(tmp_path, Part(1, 3))
-  fill(tmp_path)
-  fill(tmp_path, Part(1, 3))  # after the whole they may be others
+  _, computed = fill(tmp_path, Part(1, 3))  # the folder is free again
+  assert computed == [0]
 
 
 def test_only_the_named_cells_are_computed(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 
-import fsspec
 import jax
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
-from zoo.config.read import read, to_content
+from zoo.config.read import to_content
 from zoo.core.errors import RunError
 from zoo.host.files import (
   delete_folder,
@@ -34,7 +33,7 @@ from zoo.host.parts import Part
 from zoo.storage import saving
 from zoo.storage.checkpoints import Checkpoints, run_metadata
 from zoo.storage.steps import SUMS, steps_in
-from zoo.storage.workdir import check_number_of_parts, open_workdir
+from zoo.storage.workdir import make_workdir
 from zoo.training import sweeps, train
 
 # Programs are those of local runs, and what is read and written is compared.
@@ -187,7 +186,7 @@ def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
 def test_a_folder_with_something_else_in_it_is_refused(folder):
   write_atomically(folder / 'mine', '')
   with refuses('is not empty and holds no run (it has mine)'):
-    open_workdir(folder, read(small_config()))
+    make_workdir(folder, small_config())
 
 
 @pytest.mark.full
@@ -252,25 +251,6 @@ def test_a_sweep_is_the_same_in_parts(folder, tmp_path):
     rows = json.loads((workdir / 'table.json').read_text())
     tables.append([*map(of_each_launch, rows)])
   assert tables[0] == tables[1]
-
-
-def test_the_number_of_parts_is_noted_by_a_request_that_overwrites_nothing(
-  folder, monkeypatch
-):
-  # The emulator ignores the condition, which the service answers with code 412.
-  asked, system = [], fsspec.filesystem('gcs')
-  pipe_file = system.pipe_file
-
-  def watched(path, value, **options):
-    asked.append(options)
-    return pipe_file(path, value, **options)
-
-  monkeypatch.setattr(system, 'pipe_file', watched)
-  folder.mkdir()
-  check_number_of_parts(folder, Part(1, 2))
-  assert asked == [{'mode': 'create'}]
-  with refuses('divided into 2 parts'):
-    check_number_of_parts(folder, Part(1, 3))
 
 
 # Saved models.

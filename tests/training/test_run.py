@@ -31,7 +31,7 @@ from zoo.host.files import read_json
 from zoo.storage.checkpoints import kept_steps
 from zoo.storage.loading import load
 from zoo.storage.steps import damage_of
-from zoo.storage.workdir import open_workdir
+from zoo.storage.workdir import make_workdir
 from zoo.training import loop, records, run, train
 
 
@@ -166,7 +166,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path, finished):
   assert train(small_config(), tmp_path) == read_json(finished / 'summary.json', dict)
   after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
   for times in before, after:
-    del times[tmp_path / '.lock.holder']
+    del times[tmp_path / '.lock']
   assert after == before
 
 
@@ -217,7 +217,7 @@ def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished):
 
 
 def test_a_step_of_another_config_is_refused(tmp_path, finished):
-  open_workdir(tmp_path, read(small_config(seed=1)))
+  make_workdir(tmp_path, small_config(seed=1))
   shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints')
   said = 'it differs in seed (0 there, 1 here)'
   with refuses('checkpoints/12 was saved by a run of another config', said):

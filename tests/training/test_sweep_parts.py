@@ -1,7 +1,6 @@
 """Parts of a sweep, which processes train that share nothing but the folder."""
 
 import json
-import pathlib
 
 import pytest
 
@@ -9,7 +8,7 @@ from tests.compare import refuses
 from tests.training.runs import of_each_launch, signal_at_step_4, small_config
 from zoo.config.read import read
 from zoo.host.parts import Part, parse_part
-from zoo.storage.workdir import check_number_of_parts, locked
+from zoo.storage.workdir import locked
 from zoo.training import sweeps
 from zoo.training.sweeps import points_of
 from zoo.training.sweeps.points import build_points
@@ -93,31 +92,13 @@ def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
     (row,) = _sweep(tmp_path, Part(1, 3), _TWO) or []
     with refuses('is in use'):
       _sweep(tmp_path, Part(2, 3), _TWO)
-    with refuses('is in use'):
-      _sweep(tmp_path, None, _TWO)
+    # A part of another division would train the same points.
+    for other in None, Part(1, 2):
+      with refuses('is in use'):
+        _sweep(tmp_path, other, _TWO)
   assert {name: row[name] for name in _TWO[0]} == _TWO[0]
   with locked(tmp_path), refuses('is in use'):
     _sweep(tmp_path, Part(2, 3), _TWO)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('shared_programs')
-def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
-  tmp_path, monkeypatch
-):
-  _sweep(tmp_path, Part(1, 2), _TWO)
-  said = '--part is 2/3', 'divided into 2 parts', 'give --part=I/2'
-  with refuses(*said):
-    _sweep(tmp_path, Part(2, 3), _TWO)
-  with monkeypatch.context() as patch:
-    signal_at_step_4(patch)
-    assert _sweep(tmp_path, None, _TWO) is None
-  with locked(tmp_path, part=Part(2, 2)), refuses(*said):
-    _sweep(tmp_path, Part(2, 3), _TWO)
-  assert _sweep(tmp_path, Part(2, 2), _TWO) is not None
-  assert _sweep(tmp_path, None, _TWO) is not None
-  more = [*_TWO, {'model.num_heads': 2, 'task.prior_mean': 9.0}]
-  assert _sweep(tmp_path, Part(2, 3), more) is not None
 
 
 @pytest.mark.slow
@@ -135,23 +116,6 @@ def test_a_part_names_the_points_that_it_has_lost(tmp_path, no_step):
     with pytest.raises(sweeps.LostPointsError, match='is not finite') as again:
       _sweep(tmp_path, part, points)
     assert len(again.value.rows) == (1 if part else 2)
-
-
-def test_of_parts_of_different_numbers_that_start_at_once_one_is_refused(
-  tmp_path, monkeypatch
-):
-  check_number_of_parts(tmp_path, Part(1, 2))
-  with monkeypatch.context() as patch:
-    # The other part has looked for the note before it was written.
-    patch.setattr(pathlib.Path, 'exists', lambda path: False)
-    with refuses('divided into 2 parts'):
-      check_number_of_parts(tmp_path, Part(1, 3))
-  check_number_of_parts(tmp_path, Part(2, 2))
-  # A part that was killed after it had created the note has left it empty.
-  (tmp_path / '.parts').write_text('')
-  check_number_of_parts(tmp_path, Part(1, 3))
-  with refuses('divided into 3 parts'):
-    check_number_of_parts(tmp_path, Part(2, 2))
 
 
 @pytest.mark.parametrize(

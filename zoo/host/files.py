@@ -1,16 +1,22 @@
-"""Files on disks or in buckets, which are written whole or not at all."""
+"""Files on disks or in buckets, which are written whole or not at all.
+
+A path is a `pathlib.Path`. That of a folder in a bucket is epath's, which reads and
+writes objects by the same methods. `is_url` is asked only where a bucket differs from a
+disk: it has no locks, nothing can be appended to an object, an object is written whole,
+and a failure may be one of the network.
+"""
 
 import contextlib
 import math
 import os
 import pathlib
 import re
-import shutil
 import socket
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from absl import logging
+from etils import epath
 
 from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 
@@ -67,16 +73,9 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   change of the working directory then changes no place.
 
   Raises:
-    UserError: If `typed_path` refuses the path, or if it is relative and the working
-      directory has been deleted.
+    UserError: If `typed_path` refuses the path.
   """
-  typed = typed_path(path)
-  try:
-    return typed.absolute()
-  except FileNotFoundError as error:
-    raise UserError(
-      f'{str(typed)!r} is in no folder: the working directory was deleted'
-    ) from error
+  return typed_path(path).absolute()
 
 
 def typed_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -122,7 +121,7 @@ def checkpoint_path(path: str | os.PathLike[str]) -> pathlib.Path:
     RunError: If the bucket cannot be reached.
   """
   full = workdir_path(path)
-  if is_url(full) or typed_path(path).parts[:-1] != ('checkpoints',) or full.exists():
+  if pathlib.PurePath(path).parts[:-1] != ('checkpoints',) or full.exists():
     return full
   shipped = shipped_checkpoints() / full.name
   if not (shipped / 'card.json').is_file():
@@ -247,19 +246,6 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
       os.close(folder)
 
 
-def create(path: pathlib.Path, content: str) -> None:
-  """Creates a file if it is missing; of several processes only one creates it.
-
-  A process that finds the file may read it empty for a moment. It raises OSError.
-  """
-  with contextlib.suppress(FileExistsError):
-    if is_url(path):
-      gcs().create(path, content)
-    else:
-      with path.open('x', encoding='utf-8') as file:
-        file.write(content)
-
-
 def names_in(folder: pathlib.Path) -> set[str]:
   """Returns the names in a folder, none if it does not exist; raises OSError."""
   try:
@@ -270,26 +256,17 @@ def names_in(folder: pathlib.Path) -> set[str]:
 
 def names_below(folder: pathlib.Path) -> list[str]:
   """Returns all files below a folder, relative to it and sorted; raises OSError."""
-  if is_url(folder):
-    return gcs().names_below(folder)
+  import fsspec  # It is slow to import.
 
-  def fail(error: OSError) -> None:
-    raise error
-
-  return sorted(
-    pathlib.Path(parent, name).relative_to(folder).as_posix()
-    for parent, _, names in os.walk(folder, onerror=fail)
-    for name in names
-  )
+  system, root = fsspec.core.url_to_fs(os.fspath(folder))
+  names = [name[len(root) + 1 :] for name in system.find(root)]
+  # The console of a bucket makes an empty folder as an object with a final slash.
+  return sorted(name for name in names if not name.endswith('/'))
 
 
 def delete_folder(folder: pathlib.Path) -> None:
   """Deletes a folder, if it exists, and everything in it; raises OSError."""
-  with contextlib.suppress(FileNotFoundError):
-    if is_url(folder):
-      cast(Any, folder).rmtree()
-    else:
-      shutil.rmtree(folder)
+  epath.Path(folder).rmtree(missing_ok=True)
 
 
 def failures(path: pathlib.Path) -> tuple[type[BaseException], ...]:

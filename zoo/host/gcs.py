@@ -12,7 +12,6 @@ import re
 import aiohttp
 import fsspec
 import google.auth.exceptions
-import requests
 from etils.epath import gpath
 from fsspec.config import conf
 from gcsfs.retry import HttpError, is_retriable
@@ -24,7 +23,6 @@ ERRORS = (
   OSError,
   HttpError,
   aiohttp.ClientError,
-  requests.RequestException,
   google.auth.exceptions.GoogleAuthError,
 )
 
@@ -68,16 +66,3 @@ def bucket_path(url: str) -> BucketPath:
       f'application-default login`? The reason: {in_one_line(error)}'
     ) from error
   return path
-
-
-def create(path: pathlib.Path, content: str) -> None:
-  """Creates an object; raises FileExistsError if there is one."""
-  fsspec.filesystem('gcs').pipe_file(str(path), content.encode(), mode='create')
-
-
-def names_below(folder: pathlib.Path) -> list[str]:
-  """Returns the names of all objects in a folder, relative to it and sorted."""
-  prefix = len(str(folder).removeprefix('gs://')) + 1
-  names = fsspec.filesystem('gcs').find(str(folder))
-  # The console represents an empty folder by an object whose name ends in a slash.
-  return sorted(name[prefix:] for name in names if not name.endswith('/'))

@@ -74,18 +74,17 @@ def join(
     heartbeat_timeout: The seconds without a heartbeat after which a process counts as
       lost.
     start_timeout: The seconds to wait for the others at the start.
-    coordinator: HOST:PORT of process 0. Without it JAX detects a TPU pod, SLURM, Open
-      MPI 4 or GKE.
+    coordinator: The address of process 0, which passes `check_address`. Without it JAX
+      detects a TPU pod, SLURM, Open MPI 4 or GKE.
     num_processes: The number of processes, with a `coordinator`.
     process_id: The number of this process, from 0, with a `coordinator`.
 
   Raises:
-    UserError: If the address is wrong or its port is taken, if no cluster is found, or
-      if process 0 cannot be reached in time. JAX itself aborts the process if others do
+    UserError: If the port of the address is taken, if no cluster is found, or if
+      process 0 cannot be reached in time. JAX itself aborts the process if others do
       not join in time, or if process 0 rejects it.
   """
   if coordinator is not None:
-    check_address('coordinator', coordinator)
     if process_id == 0:
       _check_port(coordinator)
     else:

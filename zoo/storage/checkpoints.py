@@ -80,7 +80,7 @@ class Checkpoints:
 
     Raises:
       RunError: If the newest step is damaged.
-      UserError: If the newest step was saved by another run, or under another number.
+      UserError: If the newest step was saved by another run.
       OSError: If the folder cannot be read.
     """  # noqa: DOC501
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
@@ -113,8 +113,8 @@ class Checkpoints:
     return self
 
   def __exit__(self, kind: object, error: object, traceback: object) -> None:
-    if error is not None and (is_url(self._folder) or jax.process_count() > 1):
-      return  # The save would wait for processes or a bucket that may be lost.
+    if error is not None and jax.process_count() > 1:
+      return  # The save would wait for processes that may be lost.
     try:
       try:
         self.wait()
@@ -159,7 +159,13 @@ class Checkpoints:
     """  # noqa: DOC501
     self.wait()
     self._saving = step, before_commit
-    self.history = self._history_at(step)
+    launch = Launch(
+      from_step=self._from_step,
+      to_step=step,
+      changed=changed_fields(self._from_config, self._metadata['config']),
+      versions=self._metadata['versions'],
+    )
+    self.history = self._metadata.get('history', [*self._launches_before, launch])
     origin = {**self._metadata, 'step': step, 'history': self.history}
     items = {**state, 'origin': origin}
     try:
@@ -168,18 +174,6 @@ class Checkpoints:
       self._response = self._orbax.save_checkpointables_async(step, items, force=True)
     except Exception as error:
       raise self._not_written(error) from error
-
-  def _history_at(self, step: int) -> list[Launch]:
-    """Returns the history of a step that this launch saves."""
-    if 'history' in self._metadata:
-      return self._metadata['history']
-    launch = Launch(
-      from_step=self._from_step,
-      to_step=step,
-      changed=changed_fields(self._from_config, self._metadata['config']),
-      versions=self._metadata['versions'],
-    )
-    return [*self._launches_before, launch]
 
   def wait(self) -> None:
     """Waits until the last save is complete.
@@ -243,28 +237,16 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
   if reason := damage_of(newest):
     raise damaged(newest, reason)
   saved = read_json(newest / METADATA_FILE, dict)
-  _check_own(newest, saved, metadata)
-  return saved
-
-
-def _check_own(
-  folder: pathlib.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> None:
-  """Raises UserError unless a step, with the metadata `saved`, is one of this run."""
-  check_format(folder, saved['format'])
-  if saved['step'] != int(folder.name):
-    raise UserError(
-      f'{folder} holds step {saved["step"]!r}, not step {folder.name}; give it its own '
-      'number again, or move it out of this folder'
-    )
-  differing = differences(saved['config'], wanted['config'])
-  if saved.get('points') != wanted.get('points'):
+  check_format(newest, saved['format'])
+  differing = differences(saved['config'], metadata['config'])
+  if saved.get('points') != metadata.get('points'):
     differing.append('points')
   if differing:
     raise UserError(
-      f'{folder} was saved by a run of another config, and cannot be resumed from '
+      f'{newest} was saved by a run of another config, and cannot be resumed from '
       f'here; it differs in {shown(differing)}; move it out of this folder'
     )
+  return saved
 
 
 def check_format(folder: pathlib.Path, number: object) -> None:

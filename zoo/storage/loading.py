@@ -31,9 +31,7 @@ from zoo.core.errors import (
 from zoo.core.registry import MODELS, TASKS
 from zoo.core.saved_arrays import array_name
 from zoo.host.files import (
-  UnreadableFile,
   checkpoint_path,
-  is_url,
   read_bytes,
   read_json,
   read_text,
@@ -142,7 +140,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   if step is not None:
     step = check_count('step', step, minimum=0)
   path = checkpoint_path(path)
-  if path.suffix == weight_files.SUFFIX and not (is_url(path) or path.is_dir()):
+  if path.suffix == weight_files.SUFFIX and not path.is_dir():
     return _load_file(path, step)
   while True:
     together = _step_together(path, step)
@@ -169,7 +167,7 @@ def identity_of(
     RunError: If files are damaged.
   """
   path = checkpoint_path(path)
-  if path.suffix == weight_files.SUFFIX and not (is_url(path) or path.is_dir()):
+  if path.suffix == weight_files.SUFFIX and not path.is_dir():
     metadata, _ = weight_files.read(path)
     _, saved_step = _config_and_step(path, metadata, step)
     content = read_bytes(path)
@@ -254,10 +252,7 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   reason = damage_of(folder, left_out=('optimizer/',))
   if reason is not None:
     raise damaged(folder, reason)
-  try:
-    metadata = read_json(folder / METADATA_FILE, dict)
-  except UnreadableFile as error:
-    raise damaged(folder, str(error)) from error
+  metadata = read_json(folder / METADATA_FILE, dict)
   content, saved_step = _config_and_step(folder, metadata, step)
   task, graph, state = _abstract(folder, content, saved_arrays(folder))
   try:

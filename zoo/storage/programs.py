@@ -27,9 +27,9 @@ _FOLDER = 'programs'
 
 def saved_programs(workdir: pathlib.Path) -> list[list[str]]:
   """Returns the points of each program that has saved a step, most advanced first."""
-  newest = [saved[0] for folder in _folders(workdir) if (saved := saved_steps(folder))]
-  newest.sort(key=lambda step: int(step.name), reverse=True)
-  return [_names_in(step) for step in newest]
+  programs = steps_together(workdir)
+  newest_first = sorted(programs, key=lambda p: int(programs[p][-1].name), reverse=True)
+  return [[*names] for names in newest_first]
 
 
 def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
@@ -45,9 +45,12 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
   stay.
   """
   for folder in _folders(workdir):
-    saved = saved_steps(folder)
-    is_finished = saved and finished >= {*_names_in(saved[0])}
-    if not saved or (is_finished and not _keeps_steps(saved[0])):
+    if not (saved := saved_steps(folder)):
+      delete_folder(folder)
+      continue
+    metadata = read_json(saved[0] / METADATA_FILE, dict)
+    is_finished = finished >= {*metadata[POINTS_FIELD]}
+    if is_finished and not metadata['config']['checkpoint']['steps']:
       delete_folder(folder)
   if not _folders(workdir):
     delete_folder(workdir / _FOLDER)
@@ -144,17 +147,8 @@ def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _names_in(step: pathlib.Path) -> list[str]:
-  """Returns the points in the metadata of a step; [] if they cannot be read."""
+  """Returns the points of a step; [] if another part of the sweep has deleted it."""
   try:
     return read_json(step / METADATA_FILE, dict)[POINTS_FIELD]
-  except (UnreadableFile, KeyError):
+  except UnreadableFile:
     return []
-
-
-def _keeps_steps(step: pathlib.Path) -> bool:
-  """Returns whether the config of a saved step keeps steps besides the newest."""
-  try:
-    config = read_json(step / METADATA_FILE, dict)['config']
-    return bool(config['checkpoint']['steps'])
-  except (UnreadableFile, KeyError):
-    return False

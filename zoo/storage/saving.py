@@ -31,7 +31,7 @@ from zoo.core.taps import is_edited
 from zoo.host.files import (
   delete_folder,
   failures,
-  is_url,
+  names_below,
   said,
   user_path,
   workdir_path,
@@ -129,9 +129,9 @@ def _write(folder: pathlib.Path, items: Mapping[str, Any]) -> None:
   try:
     with orbax_context():
       ocp.save_checkpointables(str(folder), dict(items), overwrite=True)
-    if not is_url(folder):
-      for marker in folder.rglob('commit_success.txt'):
-        marker.write_text('')  # Orbax writes a path of this machine into it.
+    for name in names_below(folder):
+      if name.endswith('commit_success.txt'):
+        (folder / name).write_text('')  # Orbax writes a path of this machine into it.
     write_sums(folder)
   except Exception as error:
     raise RunError(f'{folder} cannot be written: {one_line(error)}') from error

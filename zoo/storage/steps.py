@@ -75,7 +75,7 @@ def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | Non
 
 
 def _checksum(file: pathlib.Path, sync: bool = False) -> str:
-  """Returns the checksum of a file; with `sync` the file is on the disk first."""
+  """Returns the checksum of a file; with `sync` it survives a power cut from now on."""
   with file.open('rb') as content:
     if sync and os.name == 'posix':  # Windows refuses to sync a file opened to read.
       os.fsync(content.fileno())

@@ -211,7 +211,7 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
   )
 
 
-def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
+def exact_rule(graph: nnx.GraphDef[Any], task: Task, state: PyTree) -> Rule | None:
   """Returns the model's learning rule or exact form, in the highest matmul precision.
 
   The result is None if the model has neither, or if theory does not know its risk on
@@ -239,7 +239,7 @@ Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 
 def sample_all(
-  graph: nnx.GraphDef,
+  graph: nnx.GraphDef[Any],
   config: Run,
   task: Task,
   statistics: bool,
@@ -259,7 +259,7 @@ def sample_all(
 
 
 def sample_errors(
-  graph: nnx.GraphDef, config: Run, statistics: bool, state: PyTree, inputs: Inputs
+  graph: nnx.GraphDef[Any], config: Run, statistics: bool, state: PyTree, inputs: Inputs
 ) -> ByBatch:
   """Returns the mean and the spread of a model's losses on each held-out batch."""
   key, task, moments = inputs

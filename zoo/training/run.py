@@ -45,7 +45,7 @@ from zoo.storage.checkpoints import (
   run_metadata,
 )
 from zoo.storage.loading import load
-from zoo.storage.workdir import occupied
+from zoo.storage.workdir import open_workdir
 from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
 from zoo.training.ended import fields_without_effect, with_missing_metrics
@@ -226,7 +226,7 @@ def events_of(
   training, initial = prepare_new(experiment) if new else (None, None)
   summary = None
   with (
-    occupied(workdir, config),
+    open_workdir(workdir, config),
     Interruption(of_iterator=True) as interruption,
     Checkpoints(
       workdir,

@@ -7,6 +7,7 @@ points as there are parts.
 import json
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -119,7 +120,7 @@ def _with_same_body(
   return groups
 
 
-def _shared(experiment: Experiment) -> tuple:
+def _shared(experiment: Experiment) -> tuple[Any, ...]:
   """Returns what the points of a group share besides their bodies; it can be hashed."""
   task, model = experiment.task, experiment.model
   fields = to_content(experiment.config)

@@ -26,10 +26,8 @@ from zoo.storage.checkpoints import (
 from zoo.storage.programs import POINTS_FIELD, delete_finished, folder_of_program
 from zoo.storage.workdir import (
   POINTS,
-  check_number_of_parts,
-  forget_number_of_parts,
   has_config,
-  occupied,
+  make_workdir,
   open_workdir,
   write_config,
 )
@@ -108,8 +106,9 @@ def sweep(
     the same call resumes.
 
   Raises:
-    UserError: If the config, a point or the workdir is invalid, or if the workdir
-      belongs to another number of parts. Nothing is written then.
+    UserError: If the config, a point or the workdir is invalid, or if another process
+      is training this part, the whole or a part of another number of parts. Nothing is
+      written then.
     LostPointsError: If a point has become non-finite. All other points are done.
       Without `part`, the tables are written.
     RunError: If the folder cannot be written.
@@ -193,11 +192,9 @@ def _train_and_write(
     LostPointsError: If a point has become non-finite.
   """
   try:
-    with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
-      if part is not None:
-        check_number_of_parts(workdir, part)
+    with open_workdir(workdir, config, 'sweep', part), Interruption() as interruption:
       for experiment, folder in members:
-        open_workdir(folder, experiment.config)
+        make_workdir(folder, experiment.config)
       _train_missing(members, workdir, interruption, hooks)
       _measure_anew(members, interruption)
       configs = [experiment.config for experiment, _ in members]
@@ -211,7 +208,6 @@ def _train_and_write(
           write_config(workdir, config)
         write_table(rows, workdir)
         delete_finished(workdir, {folder.name for folder in folders})
-        forget_number_of_parts(workdir)
   except Stopped:
     return None
   if lost:
