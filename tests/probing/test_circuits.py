@@ -18,7 +18,7 @@ from tests.probing.models import induction, table
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.measure.statistics import plus_minus
+from zoo.measure.table import plus_minus
 from zoo.probing import Node, circuit
 from zoo.probing.inside import circuits
 from zoo.probing.inside.circuits import _of_random, _pair

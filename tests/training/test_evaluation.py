@@ -8,7 +8,7 @@ import pytest
 
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 from zoo.sharding import on_mesh
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import Sampled, evaluate, finish_evaluation

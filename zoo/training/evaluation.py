@@ -24,8 +24,8 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.core.statistics import Statistics
+from zoo.measure.intervals import Estimate, estimate_of_batches
 from zoo.measure.predictive import draws_labels, with_drawn_labels
-from zoo.measure.statistics import Estimate, estimate_of_batches
 from zoo.objectives.base import sample
 from zoo.objectives.losses import negative_log_likelihoods, predicted, trained_losses
 from zoo.sharding import on_mesh, replicate, replicated

@@ -26,6 +26,8 @@ from jaxtyping import PyTree
 from zoo.config.read import Readable, read, to_content, to_json, with_fields
 from zoo.config.run import Run
 from zoo.config.saved import differences
+from zoo.contracts.agreement import check_agreement, is_of_library
+from zoo.contracts.checks import check_sampled
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
@@ -34,8 +36,7 @@ from zoo.host import processes
 from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
-from zoo.measure.agreement import check_agreement, is_of_library
-from zoo.measure.contracts.checks import check_sampled, checked_baselines
+from zoo.measure.comparison import checked_baselines
 from zoo.objectives import OfFunction
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import (

@@ -18,21 +18,17 @@ from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.measure.predict import Programs
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
+from zoo.measure.intervals import (
   Estimate,
   Interval,
-  Share,
   difference,
   estimate,
-  name_of_share,
   one_more,
-  plus_minus,
   resampled_means,
-  share_of_gap,
-  why_no_share,
 )
+from zoo.measure.predict import Programs
+from zoo.measure.ratio import Share, share_of_gap, why_no_share
+from zoo.measure.table import Rows, Tabular, name_of_share, plus_minus
 from zoo.probing.inside.effects import LossAtQuery, checked_prompts
 from zoo.probing.inside.graphs import (
   Ends,
@@ -116,7 +112,7 @@ class CurvePoint(NamedTuple):
     random: The mean share that ten random sets of n edges recover. Its `half` is half
       of the interval that contains the share of one more random set on the same prompts
       with a probability of 95 %, if these shares are normal (see
-      `zoo.measure.statistics.one_more`). A random set grows from the readout, as the
+      `zoo.measure.intervals.one_more`). A random set grows from the readout, as the
       circuit does, and takes the edges in a random order.
     largest_random: The largest share of the ten random sets, with its error over
       prompts. If the first n edges were a random set, too, they would be above all ten

@@ -15,27 +15,19 @@ from zoo.core.errors import UserError, check_name, in_one_line, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run_once
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  Share,
-  estimate,
-  name_of_share,
-  share_of_gap,
-  why_no_share,
-)
-from zoo.probing.inside.activations import (
-  calls_of,
+from zoo.measure.ratio import Share, share_of_gap, why_no_share
+from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.probing.checks import (
   check_is_list,
   checked_module,
   no_array,
   no_values,
-  recorded,
-  site_of,
   takes,
   wanted_sites,
 )
+from zoo.probing.inside.activations import calls_of, recorded, site_of
 from zoo.probing.inside.attribution_patching import (
   ABLATED,
   NUM_STEPS,
@@ -75,8 +67,8 @@ class Effect(NamedTuple):
   It is a row of the table that `effects` returns. The gap is the corrupt loss minus the
   clean loss. It is the same for all values, so that shares can be compared. Errors are
   over prompts, and include that of the gap. If the gap is less than 8 standard errors
-  from 0, shares are of the type `zoo.measure.statistics.Interval`, with wide intervals
-  (see `zoo.measure.statistics.share_of_gap`). A share is None if it was not asked for,
+  from 0, shares are of the type `zoo.measure.intervals.Interval`, with wide intervals
+  (see `zoo.measure.ratio.share_of_gap`). A share is None if it was not asked for,
   if the gap is less than 3 standard errors from 0 or no more than rounding, or, without
   a `metric`, if the corrupt prompts have the lower loss.
 

@@ -23,7 +23,8 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import places, without_shortcuts
-from zoo.probing.inside.activations import checked_module, recorded
+from zoo.probing.checks import checked_module
+from zoo.probing.inside.activations import recorded
 from zoo.probing.inside.nodes import Node
 from zoo.probing.inside.reach import Exchange, readers
 

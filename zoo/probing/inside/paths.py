@@ -15,15 +15,9 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
 from zoo.measure.predict import run_once
-from zoo.measure.statistics import Share, share_of_gap
-from zoo.probing.inside.activations import (
-  checked_module,
-  no_array,
-  put_back,
-  recorded,
-  sites_of_kind,
-  wanted_sites,
-)
+from zoo.measure.ratio import Share, share_of_gap
+from zoo.probing.checks import checked_module, no_array, sites_of_kind, wanted_sites
+from zoo.probing.inside.activations import put_back, recorded
 from zoo.probing.inside.edits import edited
 from zoo.probing.inside.effects import (
   LossAtQuery,
