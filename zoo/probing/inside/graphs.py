@@ -13,7 +13,7 @@ the output matrix is then computed from their queries, keys and values.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -195,7 +195,8 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
         'circuit needs a model without loops'
       )
   few = jax.tree.map(lambda array: array[:2], prompt)
-  outs = readers(model, few, [site for site in order if kinds[site] == 'heads'])
+  by_heads = readers(model, few, [site for site in order if kinds[site] == 'heads'])
+  outs = {site for of_heads in by_heads.values() for site in of_heads}
   starts = [i for i, site in enumerate(order) if kinds[site] == 'stream']
   if not starts:
     raise UserError(f'no tap of the kind stream of {name} is called')
@@ -226,7 +227,7 @@ def _stage(
   site: str,
   between: Sequence[str],
   kinds: dict[str, str | None],
-  outs: Sequence[str],
+  outs: Collection[str],
   shapes: dict[str, jax.ShapeDtypeStruct],
   model: Any,
   num_senders: int,
