@@ -151,10 +151,10 @@ With skewed losses of 16 to 2048 prompts, 99.6 to 100 % of these sets contain th
 
 The coverage of other instruments is not tested. Of those that sample prompts, these are
 `algorithms`, `alignment`, `circuit`, `head_scores`, `learned_guess`, `lens`,
-`path_effect`, `probe_latents` and `task_shift`, and also `effects` by gradients and
-`unexplained` of `strategies`. The instruments `attribution`, `copying_score`, `heads`,
-`implicit_algorithm`, `ov` and `qk` are identities or closed forms without sampling
-error.
+`path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also `effects` by
+gradients and `unexplained` of `strategies`. The instruments `attribution`,
+`copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
+forms without sampling error.
 
 This command measures the shares of the table:
 

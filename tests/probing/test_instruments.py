@@ -344,11 +344,23 @@ def _gradients(model, task, seed):
   return {row.site: row.recovered for row in rows}
 
 
-def _path(model, task, seed):
+def _ends_of_path(model):
   added = [site for site in probing.sites(model) if site in ('first', 'layers.0.out')]
   sender = added[0] if added else 'model.layers.0.mixer.out'
-  receiver = 'after' if added else 'model.final.stream'
-  return probing.path_effect(model, task, *_pair(task, seed), sender, receiver)
+  return sender, 'after' if added else 'model.final.stream'
+
+
+def _path(model, task, seed):
+  return probing.path_effect(model, task, *_pair(task, seed), *_ends_of_path(model))
+
+
+def _paths(model, task, seed):
+  sender, receiver = _ends_of_path(model)
+  pair = _pair(task, seed)
+  (row,) = probing.path_effects(model, task, *pair, receiver, [sender]).rows
+  return {
+    kind: getattr(row, kind) for kind in ('recovered', 'zero', 'mean', 'resample')
+  }
 
 
 def _circuit(model, task, seed):
@@ -636,6 +648,17 @@ CASES = {
     _path,
     _Constants(),
     planted={**NO_GAP, 'half of the first label': (_Halves, 0.75)},
+  ),
+  'path_effects': Case(
+    _paths,
+    _Constants(),
+    planted={
+      **NO_GAP,
+      'half of the first label': (
+        _Halves,
+        {'recovered': 0.75, 'zero': 0.125, 'mean': 0.125, 'resample': 0.25},
+      ),
+    },
   ),
   # A model that uses no labels has no gap, of which the circuit would be a share.
   'circuit': Case(

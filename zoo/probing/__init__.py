@@ -43,7 +43,10 @@ from zoo.probing.inside.latents import probe_latents as probe_latents
 from zoo.probing.inside.lens import Lens as Lens
 from zoo.probing.inside.lens import lens as lens
 from zoo.probing.inside.nodes import Node as Node
+from zoo.probing.inside.paths import PathEffect as PathEffect
+from zoo.probing.inside.paths import PathEffects as PathEffects
 from zoo.probing.inside.paths import path_effect as path_effect
+from zoo.probing.inside.paths import path_effects as path_effects
 from zoo.probing.inside.reach import dead_sites as dead_sites
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors

@@ -194,7 +194,8 @@ def _additive(model: Any, prompt: Prompt) -> list[str]:
   """
   heads, added = (sites_of_kind(model, kind) for kind in ('heads', 'added'))
   few = jax.tree.map(lambda array: array[:2], prompt)
-  mixers = readers(model, few, heads) if heads and added else []
+  by_heads = readers(model, few, heads) if added else {}
+  mixers = {site for of_heads in by_heads.values() for site in of_heads}
   return in_order([*heads, *(site for site in added if site not in mixers)])
 
 
