@@ -31,8 +31,8 @@ from zoo.config.read import read, to_content
 from zoo.config.run import Run
 from zoo.core.errors import RunError, check_name
 from zoo.host.files import write_atomically
-from zoo.measure.curves import sample_losses
-from zoo.measure.statistics import Estimate, estimate
+from zoo.measure.curve import sample_losses
+from zoo.measure.intervals import Estimate, estimate
 from zoo.reports import Table
 from zoo.storage.checkpoints import run_metadata
 from zoo.storage.loading import SavedModel, load

@@ -22,8 +22,8 @@ from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.estimators.baselines import HostBaseline
-from zoo.measure.curves import sample_losses
-from zoo.measure.statistics import half_of
+from zoo.measure.curve import sample_losses
+from zoo.measure.intervals import half_of
 
 _NUM_HOST_PROMPTS = 600
 # Rounding in float32 may change a value by this share of max(|value|, 1).

@@ -17,9 +17,9 @@ from flax import nnx
 
 import zoo
 from docs.programs import invariant
+from studies.paper import labels
 from zoo import theory
 from zoo.reports import Table
-from zoo.theory.research import labels
 
 SIZES = 10, 200
 

@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 
 import zoo
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 
 task = zoo.create_task('linear_regression', num_features=2, context_length=4)
 
@@ -126,7 +126,7 @@ A 95 % interval should contain the truth in 95 % of repetitions. Each row of thi
 is a kind of estimate, on one model whose truth is known. Its last column is the share
 of 200 repetitions in which the interval contained the truth. The number after ± is the
 distance from this share to the farther end of Wilson's 95 % interval
-(`zoo.measure.statistics.wilson`). By the binomial test at 5 %, the shares
+(`zoo.measure.intervals.wilson`). By the binomial test at 5 %, the shares
 0.905 and 0.910 are below 0.95, and the other five are not seen to differ from it. The
 mean of the seven shares is 0.93, so these intervals are a little too narrow: they miss
 the truth in some 7 % of repetitions where 5 % is meant. For this reason the tests of
@@ -151,10 +151,10 @@ With skewed losses of 16 to 2048 prompts, 99.6 to 100 % of these sets contain th
 
 The coverage of other instruments is not tested. Of those that sample prompts, these are
 `algorithms`, `alignment`, `circuit`, `head_scores`, `learned_guess`, `lens`,
-`path_effect`, `probe_latents` and `task_shift`, and also `effects` by gradients and
-`unexplained` of `strategies`. The instruments `attribution`, `context_update`,
-`context_updates`, `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are
-identities or closed forms without sampling error.
+`path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also `effects` by
+gradients and `unexplained` of `strategies`. The instruments `attribution`,
+`copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
+forms without sampling error.
 
 This command measures the shares of the table:
 

@@ -34,7 +34,7 @@ MODULES = (
   *('zoo.core.losses', 'zoo.reports.plots'),
   *('zoo.core.trees', 'zoo.tasks.base', 'zoo.estimators.baselines'),
   *('zoo.theory.constructions', 'zoo.theory.sequential'),
-  *('zoo.theory.research.asymptotic', 'zoo.theory.research.labels'),
+  *('studies.paper.asymptotic', 'studies.paper.labels'),
 )
 
 

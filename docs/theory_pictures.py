@@ -17,13 +17,13 @@ from programs import toys
 
 import configs
 import zoo
+from studies.paper import asymptotic
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, YqLSA
 from zoo.reports.plots import Panel, level, render_figure, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Figure
 from zoo.tasks import LinearRegression
 from zoo.theory import best_step_size, dynamics, polynomial_optimum
-from zoo.theory.research import asymptotic
 
 _SCALES = np.geomspace(1e-3, 0.2, 6)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import zoo
 from zoo.core.prompt import Prompt
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 
 ASKED = 1  # the example whose value is asked for, from 0
 

@@ -100,9 +100,10 @@ def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.config.read import to_json
-  from zoo.probing.report.intervention_report import Interventions
-  from zoo.probing.report.pictures import page, pictures
-  from zoo.probing.report.probe import COMPARING, check_sections
+  from zoo.probing.report import COMPARING, check_sections
+  from zoo.reports.probe.intervention_report import Interventions
+  from zoo.reports.probe.pictures import page, pictures
+  from zoo.reports.probe.summaries import summary
 
   only = _ONLY.value
   check_sections(only)
@@ -145,7 +146,7 @@ def main() -> None:
     further = parts.section(formats)
     whole = page(report, title, figures, further, formats)
     write_atomically(out / 'report.html', whole)
-  print('\n\n'.join([title, zoo.probing.summary(report), *parts.sentences()]))
+  print('\n\n'.join([title, summary(report), *parts.sentences()]))
   print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
 
 

@@ -27,7 +27,7 @@ from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.parts import Part
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 from zoo.reports.plots import Panel, Plot, write_plot
 from zoo.storage.rows import read_rows
 

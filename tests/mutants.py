@@ -41,7 +41,7 @@ the second moment of the examples is a sum, not a mean
   - z_bce) / max(z_bce.shape[1], 1)
   + z_bce)
 the query of a prefix has the noisy label as its target
-  zoo/core/prompt.py: test_prompt.py test_curves.py
+  zoo/core/prompt.py: test_prompt.py measure/test_curve.py
   - y_query=self.y[:, k] if targets is None else targets[:, k],
   + y_query=self.y[:, k],
 held-out prompts are drawn from the stream of the training prompts
@@ -53,11 +53,11 @@ chi variables are accepted by the words that proposed them
   - words(jax.random.fold_in(stream, 0), len(degrees), batch_size)
   + words(stream, len(degrees), batch_size)
 the probabilities of classes are normalised over prompts
-  zoo/core/losses.py: test_curves.py tasks/test_gaussian_clusters.py
+  zoo/core/losses.py: measure/test_curve.py tasks/test_gaussian_clusters.py
   - log_p = log_softmax(prediction)
   + log_p = log_softmax(prediction.T).T
 the moment of k examples is divided by k + 1
-  zoo/core/learning_rule.py: test_learning_rule.py test_curves.py
+  zoo/core/learning_rule.py: test_learning_rule.py measure/test_curve.py
   - counts_t = jnp.maximum(jnp.arange(z_bce.shape[1] + 1), 1)
   + counts_t = jnp.arange(1, z_bce.shape[1] + 2)
 label noise is drawn with the key of the features
@@ -149,7 +149,7 @@ a word of features is not reversed
   - after(before[::-1], behind)
   + after(before, behind)
 the risk for labels has the mean square of what they are made from
-  zoo/theory/research/label_moments.py: theory/test_labels.py
+  studies/paper/label_moments.py: paper/test_labels.py
   - target_parts, square = ((a.a11, 1), (a.a10, 0)), a.a20
   + target_parts, square = ((a.a11, 1), (a.a10, 0)), prior.lengths**2
 the bound by heads hides the directions of least variance, not of most
@@ -157,19 +157,19 @@ the bound by heads hides the directions of least variance, not of most
   - np.linalg.eigvalsh(prior)[num_seen:].sum()
   + np.linalg.eigvalsh(prior)[:num_hidden].sum()
 an interval has one degree of freedom too many
-  zoo/measure/statistics.py: test_measure_statistics.py
+  zoo/measure/intervals.py: measure/test_intervals.py
   - stdtrit(num - 1, (1 + confidence) / 2)
   + stdtrit(num, (1 + confidence) / 2)
 the difference from a baseline has the wrong sign
-  zoo/measure/comparison.py: test_comparison.py
+  zoo/measure/comparison.py: measure/test_comparison.py
   - (model_losses[: len(losses)] - losses[:, -1])
   + (losses[:, -1] - model_losses[: len(losses)])
 every batch of a curve has the same prompts
-  zoo/measure/predict.py: test_curves.py
+  zoo/measure/predict.py: measure/test_curve.py
   - programs.sample(fresh(task), jax.random.fold_in(key, start), size)
   + programs.sample(fresh(task), key, size)
 a model may see the label that it predicts without breaking its contract
-  zoo/measure/contracts/checks.py: contracts/test_models.py
+  zoo/contracts/checks.py: contracts/test_models.py
   - y[:, k:] += 1
   + y[:, k + 1 :] += 1
 sampled labels have the variance of the noise as its standard deviation
@@ -205,7 +205,7 @@ a run that resumes loses the last line of its records
   - if line['step'] <= step]
   + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/stacking.py: training/test_evaluation.py training/test_sweeps.py
+  zoo/training/sweeps/stacking.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split along its shortest axis
@@ -261,7 +261,7 @@ a saved config may lack a field that may change
   - (free & before.keys() & now.keys())
   + free
 Holm's adjusted p values may fall
-  zoo/measure/statistics.py: test_measure_statistics.py
+  zoo/measure/tests.py: measure/test_tests.py
   - largest = max(largest, min(1.0, (len(tested) - rank) * adjusted[place]))
   + largest = min(1.0, (len(tested) - rank) * adjusted[place])
 all prompts for a language model have the same examples
@@ -293,7 +293,7 @@ the summary of a point of a sweep is written before its weights
   - save_result(folder, config.train.num_steps, state, metadata)
   + write_summary(folder, summary), save_result(folder, summary['step'], state, {})
 points side by side are trained on the prompts of each other's seeds
-  zoo/training/stacking.py: training/test_sweeps.py
+  zoo/training/sweeps/stacking.py: training/test_sweeps.py
   - return jnp.stack([stream_of(config.seed, stream) for config in configs])
   + return jnp.stack([stream_of(config.seed, stream) for config in configs[::-1]])
 a model is evaluated on the examples with which it is trained
@@ -313,11 +313,11 @@ the decay of a stable learning rate ends after the training
   - _wsd(peak, share, num_steps - warmup, section.decay_share * num_steps)
   + _wsd(peak, share, num_steps, section.decay_share * num_steps)
 several estimates are above 0 without Holm's correction
-  zoo/measure/statistics.py: test_measure_statistics.py
+  zoo/measure/tests.py: measure/test_tests.py
   - p_values = holm(_p_values_above_zero(values, rounding))
   + p_values = _p_values_above_zero(values, rounding)
 the jackknife's values of a correlation are not multiplied by the number of prompts
-  zoo/measure/statistics.py: probing/test_effects.py
+  zoo/probing/inside/head_scores.py: probing/test_effects.py
   - pseudo = count * whole - (count - 1) * np.array(without_one)
   + pseudo = whole + whole - np.array(without_one)
 a value that passes a mask as NaN alone reaches the prediction
@@ -330,8 +330,8 @@ a value is resampled from its own other entries, not from the next prompt
   + 'resample': lambda value: jnp.roll(value, -1, axis=-1),
 a circuit is judged on the prompts on which it was chosen
   zoo/probing/inside/circuits.py: probing/test_circuits.py
-  - return _judged(runner, judging, edges, order, kept, seed)
-  + return _judged(runner, choosing, edges, order, kept, seed)
+  - judged = _judged(runner, judging, order, search.num_kept, seed)
+  + judged = _judged(runner, choosing, order, search.num_kept, seed)
 task vectors are tested on the prompts that they are made from
   zoo/probing/inside/task_vectors.py: probing/test_task_vectors.py
   - halves = slice(num_prompts), slice(num_prompts, None)
@@ -349,7 +349,7 @@ the likelihood of numbers has the variance ½
   - scores = -np.square(seen - others[:, :, :-1])[..., 0] / 2
   + scores = -np.square(seen - others[:, :, :-1])[..., 0]
 labels of a martingale are drawn for the features of the example before
-  zoo/measure/calibration.py: test_calibration.py
+  zoo/measure/bayesian.py: measure/test_calibrate.py
   - asked = dataclasses.replace(seen, x_query=prompt.x[:, length])
   + asked = dataclasses.replace(seen, x_query=prompt.x[:, length - 1])
 the log density of a table's numbers takes the decimal logarithm of their unit

@@ -78,7 +78,7 @@ _SLOW = {
   'zoo.theory.exact.exact_risks',
   'zoo.theory.exact.excess_risk',
   'zoo.theory.exact.form_risk',
-  'zoo.theory.research.asymptotic.softmax_pair',
+  'studies.paper.asymptotic.softmax_pair',
   'zoo.theory.risk.population_risk',
   'zoo.theory.sequential._curve',
   'zoo.theory.sequential.recurrence_curve',
@@ -88,7 +88,7 @@ _SLOW = {
 _FULL_PACKAGES = ('zoo.probing.',)
 _FULL = {
   'studies.runner.load',
-  'zoo.measure.contracts.tasks.check_task',
+  'zoo.contracts.tasks.check_task',
   'zoo.models.tabular.Tabular',
   'zoo.tasks.tabular.Tabular',
   'zoo.training.hooks.Hook',

@@ -5,6 +5,7 @@ import functools
 import pathlib
 import re
 import tomllib
+from collections.abc import Sequence
 
 from tests.launch.processes import ROOT
 
@@ -60,16 +61,24 @@ def _layers() -> list[list[str]]:
   (listed,) = re.findall(
     r'From the ground up\s+the folders of `zoo` are (.*?)\.', page, re.S
   )
-  return [re.findall(r'`(\w+)`', layer) for layer in listed.split(';')]
+  return [re.findall(r'`([\w/]+)`', layer) for layer in listed.split(';')]
 
 
 def _folders_that_import() -> set[tuple[str, str]]:
   """Pairs of a folder of `zoo` and another one from which its modules import."""
+  listed = {folder for layer in _layers() for folder in layer}
+
+  def folder_of(parts: Sequence[str]) -> str:
+    """A folder within another one counts for itself where the page lists it."""
+    inner = '/'.join(parts[:2])
+    return inner if inner in listed else parts[0]
+
   pairs = set()
   for path in _FILES:
-    folder, *rest = path.relative_to(ROOT / 'zoo').parts
-    if not rest:
+    parts = path.relative_to(ROOT / 'zoo').parts
+    if len(parts) == 1:
       continue
+    folder = folder_of(parts)
     for node in _statements(path):
       names = []
       if isinstance(node, ast.Import):
@@ -78,8 +87,8 @@ def _folders_that_import() -> set[tuple[str, str]]:
         names = [f'{node.module}.{alias.name}' for alias in node.names]
       for name in names:
         package, *inner = name.split('.')
-        if package == 'zoo' and inner[0] != folder:
-          pairs.add((folder, inner[0]))
+        if package == 'zoo' and folder_of(inner) != folder:
+          pairs.add((folder, folder_of(inner)))
   return pairs
 
 

@@ -20,7 +20,7 @@ from zoo.core.roles import parameter_roles
 from zoo.training import optimizers
 from zoo.training.experiment import build, validate
 from zoo.training.optimizers import build_optimizer, build_schedule
-from zoo.training.stacking import make_many
+from zoo.training.sweeps.stacking import make_many
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -9,7 +9,7 @@ from zoo.core.tables import (
   format_table,
   to_csv,
 )
-from zoo.measure.statistics import format_estimate
+from zoo.measure.table import format_estimate
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():

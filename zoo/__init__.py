@@ -17,6 +17,8 @@ from zoo import tasks as tasks
 from zoo import theory as theory
 from zoo import training as training
 from zoo.config.defaults import default_config as default_config
+from zoo.contracts import check_model as check_model
+from zoo.contracts import check_task as check_task
 from zoo.core import registry as _registry
 from zoo.core.errors import RunError as RunError
 from zoo.core.errors import UserError as UserError
@@ -28,18 +30,16 @@ from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
 from zoo.host.gpu import leave_out_pass as _leave_out_pass
-from zoo.measure.calibration import calibration as calibration
-from zoo.measure.calibration import exchangeability as exchangeability
-from zoo.measure.calibration import likelihood as likelihood
-from zoo.measure.calibration import martingale as martingale
-from zoo.measure.contracts import check_model as check_model
-from zoo.measure.contracts import check_task as check_task
-from zoo.measure.curves import curve as curve
+from zoo.measure.bayesian import exchangeability as exchangeability
+from zoo.measure.bayesian import martingale as martingale
+from zoo.measure.calibrate import calibration as calibration
+from zoo.measure.curve import curve as curve
+from zoo.measure.likelihood import likelihood as likelihood
 from zoo.measure.predict import predict as predict
 from zoo.measure.predictive import distribution as distribution
 from zoo.objectives.curricula import register_curriculum as register_curriculum
 from zoo.objectives.functions import register_objective as register_objective
-from zoo.probing.instruments import check_instrument as check_instrument
+from zoo.probing.validate import check_instrument as check_instrument
 from zoo.storage.loading import load as load
 from zoo.storage.saving import export as export
 from zoo.storage.saving import save as save
@@ -187,6 +187,6 @@ def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
   # The public names of these rooms stand here. The rooms are in globals since they are
   # imported.
-  rooms = {'config', 'core', 'host', 'measure', 'sklearn', 'storage'}
+  rooms = {'config', 'contracts', 'core', 'host', 'measure', 'sklearn', 'storage'}
   names = {*globals(), *_OF_SCIKIT_LEARN} - of_typing - rooms
   return sorted(name for name in names if not name.startswith('_'))

@@ -33,7 +33,7 @@ from zoo.training.compilation import Training, compile_training
 from zoo.training.experiment import Experiment, build
 from zoo.training.loop import Loop
 from zoo.training.records import Progress
-from zoo.training.stacking import (
+from zoo.training.sweeps.stacking import (
   init_side_by_side,
   make_many,
   stream_keys,
@@ -374,7 +374,7 @@ class CellRun:
       _until(training, last),
       state,
       step,
-      is_saved=lambda step: False,
+      must_save=lambda step: False,
       interruption=self._interruption,
       looks_ahead=True,
     )

@@ -15,7 +15,8 @@ from studies.atlas.results import (
   at_budget,
   scale_of,
 )
-from zoo.measure.statistics import Estimate, Interval, estimate, holm, t_test
+from zoo.measure.intervals import Estimate, Interval, estimate
+from zoo.measure.tests import holm, t_test
 
 REFERENCE = 'softmax'  # the model with which others are compared
 # These models have linear attention only, and cannot add an offset to a prediction.

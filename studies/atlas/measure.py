@@ -23,7 +23,7 @@ from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Zero
-from zoo.measure.curves import sample_losses
+from zoo.measure.curve import sample_losses
 from zoo.measure.predict import Programs
 from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
 from zoo.tasks.linear_regression import covers

@@ -22,7 +22,7 @@ from studies.atlas.results import (
   scale_of,
   share_in_words,
 )
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.interval_plots import RowPoint, plot_rows
 from zoo.reports.plots import Panel, Series, plot_panels, series

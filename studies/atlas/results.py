@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.tables import to_csv as write_csv
-from zoo.measure.statistics import Estimate, estimate
+from zoo.measure.intervals import Estimate, estimate
 
 # How the loss of a model is known, and then how that of a baseline is.
 TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'

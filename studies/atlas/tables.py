@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from studies.atlas.comparisons import GuessChange, changes, differences, pooled
 from studies.atlas.results import TRAINED, AtlasRow
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.reports import Table
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from studies.runner import Trainer, load
 from studies.study import Measurement, Study, at_most
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, GREEN, PURPLE, VERMILION
 from zoo.tasks import HiddenMarkov

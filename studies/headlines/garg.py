@@ -4,7 +4,7 @@ import numpy as np
 
 from studies.runner import Trainer, best, load
 from studies.study import Expected, Measurement, Study, at_most, near
-from zoo.measure.curves import sample_losses, sample_predictions
+from zoo.measure.curve import sample_losses, sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.tasks import LinearRegression

@@ -5,7 +5,7 @@ from scipy.special import log_softmax
 
 from studies.runner import Trainer, load
 from studies.study import Measurement, Study, at_least, at_most
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.tasks import MarkovChain

@@ -11,7 +11,7 @@ from scipy.special import log_softmax, xlogy
 
 from studies.runner import Trainer, load
 from studies.study import Expected, Measurement, Study, at_most, near
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, GREEN, VERMILION
 from zoo.tasks import MarkovChain

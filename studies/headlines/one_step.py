@@ -5,7 +5,7 @@ import numpy as np
 from studies.runner import Trainer, histories, load
 from studies.study import Measurement, Study, at_least, at_most
 from zoo import estimators, probing, theory
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
 from zoo.tasks import LinearRegression

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from studies.headlines.short import SHORT
 from studies.runner import Trainer, load
 from studies.study import Measurement, Study, at_least, at_most, near
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.tasks import TaskPool

@@ -6,7 +6,7 @@ import numpy as np
 
 from studies.runner import Trainer
 from studies.study import Expected, Measurement, Study, at_most, near
-from zoo.measure.curves import sample_losses
+from zoo.measure.curve import sample_losses
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.tasks import TaskPool

@@ -2,7 +2,7 @@
 
 from studies.runner import Trainer, best, history, load
 from studies.study import Measurement, Study, at_least, near
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.tasks import AssociativeRecall

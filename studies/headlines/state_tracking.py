@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from studies.runner import Trainer, best, load
 from studies.study import Measurement, Study, at_least, at_most
-from zoo.measure.curves import sample_predictions
+from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.tasks import ModularAddition, ParityPrefix

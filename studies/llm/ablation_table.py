@@ -8,12 +8,12 @@ from flax.traverse_util import flatten_dict
 
 from studies.llm.experiment import Run
 from studies.llm.guesses import LabelScale
-from studies.llm.inference import Weights, weights
+from studies.llm.inference import Weights, paired_interval, paired_test, weights
 from studies.llm.prompts import ARMS, WITH, WITHOUT
 from studies.llm.readouts import READOUTS
 from studies.llm.summary import Line, Losses, answers, losses
 from zoo.core.tables import format_table
-from zoo.measure.statistics import holm, paired_interval, paired_test
+from zoo.measure.tests import holm
 
 LEVEL = 0.05  # the level of all comparisons of a readout together
 

@@ -7,7 +7,7 @@ from studies.llm.prompts import WITH, WITHOUT
 from studies.llm.readouts import READOUTS
 from studies.llm.summary import Line, answers
 from zoo.core.tables import format_table
-from zoo.measure.statistics import name_of_half
+from zoo.measure.table import name_of_half
 from zoo.reports import plots
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 

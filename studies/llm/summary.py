@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64
 from studies.llm.guesses import LabelScale
 from studies.llm.prompts import ARMS, WITH, WITHOUT
 from studies.llm.readouts import READOUTS
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 
 BASELINES = 'guess', 'context_mean', 'constant'
 

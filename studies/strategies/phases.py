@@ -20,7 +20,8 @@ from jaxtyping import Float
 
 from studies.strategies.series import FittedRun
 from zoo.core.tables import format_table
-from zoo.measure.statistics import LEVEL, estimate, holm, t_test
+from zoo.measure.intervals import estimate
+from zoo.measure.tests import LEVEL, holm, t_test
 
 SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '
 

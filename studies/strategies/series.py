@@ -13,7 +13,7 @@ from zoo.config.run import Run
 from zoo.core.errors import check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
-from zoo.measure.statistics import Estimate, estimate
+from zoo.measure.intervals import Estimate, estimate
 from zoo.probing.nearest_strategies.mixtures import (
   Known,
   check_mixture,
@@ -21,7 +21,7 @@ from zoo.probing.nearest_strategies.mixtures import (
   same_on,
   sample_known,
 )
-from zoo.probing.report.probe import baselines_of
+from zoo.probing.report import baselines_of
 
 # On so many prompts most predictors that are not the same predict differently.
 _NUM_TRIED = 64

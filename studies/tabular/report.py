@@ -11,8 +11,8 @@ from studies.tabular.scores import Comparison, Trial
 from studies.tabular.tables import REGRESSION
 from zoo import reports
 from zoo.core.errors import shown
-from zoo.measure.calibration import PitHistogram, Reliability
-from zoo.measure.statistics import plus_minus
+from zoo.measure.calibrate import PitHistogram, Reliability
+from zoo.measure.table import plus_minus
 from zoo.reports.calibration_plots import plot_calibration
 from zoo.reports.style import Figure, drawing_of
 

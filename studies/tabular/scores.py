@@ -25,18 +25,10 @@ from studies.tabular.tables import CLASSIFICATION, REGRESSION, Table
 from zoo.config.read import to_json
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError, shown
-from zoo.measure.calibration import (
-  ConfidenceBin,
-  PitBin,
-  PitHistogram,
-  Reliability,
-)
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  estimate,
-  ratio,
-)
+from zoo.measure.calibrate import ConfidenceBin, PitBin, PitHistogram, Reliability
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.ratio import ratio
+from zoo.measure.table import Rows, Tabular
 from zoo.storage.rows import weights_digest
 
 MODEL = 'model'  # the name of the model in cells

@@ -7,7 +7,7 @@ from scipy import stats
 from studies import atlas
 from studies.atlas import comparisons, results
 from tests.launch.processes import ROOT
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 
 
 def _text(path):

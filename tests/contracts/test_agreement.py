@@ -16,8 +16,8 @@ from tests.compiled import built
 from tests.contracts.classes import C, D, Least, Linear, make_class
 from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
-from zoo.measure.agreement import check_agreement
-from zoo.measure.contracts.mixers import check_mixers
+from zoo.contracts.agreement import check_agreement
+from zoo.contracts.mixers import check_mixers
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.tasks import FunctionClass
 from zoo.tasks.base import dot

@@ -10,7 +10,7 @@ import pytest
 import zoo
 from launch import cli
 from tests.marks import FULL, SLOW
-from zoo.probing.report.probe import Report
+from zoo.probing.report import Report
 from zoo.reports.style import Figure
 
 SHIPPED = 'checkpoints/yq_lsa'
@@ -43,7 +43,7 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
 
   monkeypatch.setattr(zoo.probing, 'probe', probe)
   drawn = {'examples': Figure(1.0)}
-  monkeypatch.setattr('zoo.probing.report.pictures.pictures', lambda *_: drawn)
+  monkeypatch.setattr('zoo.reports.probe.pictures.pictures', lambda *_: drawn)
   out = tmp_path / 'out'
   answer = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}')
   assert answer.code == 0, answer.err

@@ -17,7 +17,7 @@ from tests.training.runs import small_config
 from zoo.config.read import to_content, to_json
 from zoo.reports.plots import from_csv
 from zoo.storage.checkpoints import Checkpoints, run_metadata
-from zoo.storage.programs import POINTS_FIELD, folder_of_program
+from zoo.storage.together import POINTS_FIELD, folder_of_program
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

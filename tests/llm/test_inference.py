@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from studies.llm.inference import Weights, weights
+from studies.llm.inference import (
+  Weights,
+  _score_interval,
+  least_squares,
+  paired_interval,
+  paired_test,
+  weights,
+)
 from tests.marks import mostly_full
-from zoo.measure.statistics import _score_interval, paired_interval, paired_test
 
 
 def columns(rng, n):
@@ -170,3 +176,14 @@ def test_intervals_of_losses_0_and_1_contain_the_mean(num, above, below):
         covered += of_both * hit
   # Score intervals may have a coverage of about 0.93 at single rates.
   assert covered > 0.93
+
+
+def test_errors_of_coefficients_are_those_of_scipy():
+  x, y = np.random.default_rng(5).normal(size=(2, 17))
+  fit = least_squares(np.stack([x, np.ones(17)], axis=1), y)
+  assert fit is not None
+  wanted: Any = stats.linregress(x, y)
+  np.testing.assert_allclose(fit.mean, [wanted.slope, wanted.intercept])
+  np.testing.assert_allclose(fit.stderr, [wanted.stderr, wanted.intercept_stderr])
+  assert least_squares(np.stack([x, 2 * x], axis=1), y) is None
+  assert least_squares(np.eye(2), np.ones(2)) is None

@@ -18,7 +18,7 @@ from tests.probing.models import induction, table
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.measure.statistics import plus_minus
+from zoo.measure.table import plus_minus
 from zoo.probing import Node, circuit
 from zoo.probing.inside import circuits
 from zoo.probing.inside.circuits import _of_random, _pair
@@ -93,6 +93,38 @@ def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
   assert said.startswith(f'{len(expected)} of 29 edges recover 1.000')
   assert f'at most {plus_minus(found.largest_random)} in 10 sets' in said
   assert '95 %' not in said  # 64 prompts are too few.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('stop', mostly_full(['minutes'], ['Ctrl-C']))
+def test_what_was_searched_before_a_stop_is_kept(stop, monkeypatch):
+  whole = circuit(*_induction(), keep=None, num_prompts=64)
+  monkeypatch.setattr(circuits, '_FEW', 2)
+  minutes = 1e-6 if stop == 'minutes' else None
+  calls = []
+
+  def losses(runner, *arguments, of_runner=circuits._Runner.losses):
+    calls.append(arguments)
+    if len(calls) == 2 and stop == 'Ctrl-C':
+      raise KeyboardInterrupt
+    return of_runner(runner, *arguments)
+
+  monkeypatch.setattr(circuits._Runner, 'losses', losses)
+  found = circuit(*_induction(), keep=None, num_prompts=64, minutes=minutes)
+  assert found.stopped == ('by Ctrl-C' if stop == 'Ctrl-C' else 'after 1e-06 minutes')
+  assert [edge.is_kept for edge in found.edges] == [True] * 2 + [None] * 27
+  assert {edge.kept_share for edge in found.edges} == {None}
+  # These two edges are the first of the whole circuit, and are judged as it is.
+  assert [(edge.sender, edge.receiver, edge.score) for edge in found.edges] == [
+    (edge.sender, edge.receiver, edge.score) for edge in whole.edges
+  ]
+  (point,) = found.curve
+  assert point.num_edges == 2
+  assert point.recovered.mean == pytest.approx(whole.curve[1].recovered.mean, abs=1e-6)
+  assert found.recovered == point.recovered
+  assert '27 of 29 edges were not searched' in str(found)
+  with refuses('minutes is 0', '> 0'):
+    circuit(*_induction(), num_prompts=64, minutes=0.0)
 
 
 def test_a_random_set_that_recovers_all_is_not_hidden_in_the_mean():
@@ -194,7 +226,7 @@ def test_models_that_have_no_such_graph_are_refused():
 
   with refuses("'layers.0.tokens' is called again", 'without loops'):
     circuit(transformer(num_loops=2), task, num_prompts=64)
-  with refuses('depends on the residual stream beside', 'softmax'):
+  with refuses('depend on the residual stream beside', 'softmax'):
     circuit(transformer(mixer='retention', feed_forward='none'), task, num_prompts=64)
   blind: Any = transformer(feed_forward='none')
   blind.layers[0].mixer.out.kernel[...] *= 0

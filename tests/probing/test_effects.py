@@ -17,10 +17,9 @@ from tests.probing.models import induction, induction_share, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
-from zoo.measure.statistics import correlation
 from zoo.models.tokens import LAYOUTS
 from zoo.probing import Node, Tap
-from zoo.probing.inside.head_scores import _share, _site_of_heads
+from zoo.probing.inside.head_scores import _share, _site_of_heads, correlation
 
 # Shares are None only where a test says so.
 effects: Any = probing.effects

@@ -114,7 +114,7 @@ def test_a_model_without_a_guess_has_a_prediction():
   assert float(guess.prediction.bias) == pytest.approx(3)
   assert guess.prediction.r_squared is not None
   assert np.isnan(guess.prediction.r_squared)  # nothing varies that could be explained
-  with refuses('GradientDescent has no guess'):
+  with refuses('the model is of type GradientDescent; it must be an NNX module'):
     learned_guess(zoo.estimators.gradient_descent(_TASK), _TASK)
 
 

@@ -26,11 +26,12 @@ from tests.probing.test_strategies import POOL, Mixed
 from tests.probing.test_task_vectors import _Constants, _mean_label
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
+from zoo.measure.intervals import Estimate, wilson
 from zoo.measure.predict import Programs
-from zoo.measure.statistics import Estimate, plus_minus, wilson
-from zoo.probing import Planted, instruments, null_models
-from zoo.probing.instruments import Checked, _apart_from_null
+from zoo.measure.table import plus_minus
+from zoo.probing import Planted, null_models, validate
 from zoo.probing.nearest_strategies.mixtures import nearest_mixture, sample_known
+from zoo.probing.validate import Checked, _apart_from_null
 from zoo.theory import constructions
 
 D, C = 3, 6
@@ -47,13 +48,10 @@ GIVE_VALUES = {
   'intermediates',
   'latent_targets',
   'mean_attention',
-  'name_layer_algorithms',
   'null_models',
   'probe',  # of the instruments below
   'prune',
   'sites',
-  'summary',
-  'updated_layer',
 }
 
 
@@ -269,26 +267,6 @@ def _linear_heads(model, task, seed):
   return {'share': found[1].share, 'cost': found[1].pruning_cost}
 
 
-def _updates(model, task, seed):
-  prompt = task.sample(jax.random.key(seed), 4)
-  (update,) = probing.context_updates(model, prompt)
-  return {
-    'network': float(max(jnp.abs(moved).max() for moved in update.moved.values())),
-    'bias': float(jnp.abs(update.bias).max()),
-  }
-
-
-def _one_update(model, task, seed):
-  tokens = jax.random.normal(jax.random.key(seed), (4, C, 8))
-  update = probing.context_update(model.layers[0], tokens)
-  return float(jnp.abs(update.bias).max())
-
-
-def _no_mixing(model) -> None:
-  mixer = model.layers[0].mixer
-  mixer.out.kernel[...] = 0 * mixer.out.kernel[...]
-
-
 def _attention(model, task, seed):
   prompt = task.sample(jax.random.key(seed), 4)
   return {
@@ -366,11 +344,23 @@ def _gradients(model, task, seed):
   return {row.site: row.recovered for row in rows}
 
 
-def _path(model, task, seed):
+def _ends_of_path(model):
   added = [site for site in probing.sites(model) if site in ('first', 'layers.0.out')]
   sender = added[0] if added else 'model.layers.0.mixer.out'
-  receiver = 'after' if added else 'model.final.stream'
-  return probing.path_effect(model, task, *_pair(task, seed), sender, receiver)
+  return sender, 'after' if added else 'model.final.stream'
+
+
+def _path(model, task, seed):
+  return probing.path_effect(model, task, *_pair(task, seed), *_ends_of_path(model))
+
+
+def _paths(model, task, seed):
+  sender, receiver = _ends_of_path(model)
+  pair = _pair(task, seed)
+  (row,) = probing.path_effects(model, task, *pair, receiver, [sender]).rows
+  return {
+    kind: getattr(row, kind) for kind in ('recovered', 'zero', 'mean', 'resample')
+  }
 
 
 def _circuit(model, task, seed):
@@ -567,19 +557,6 @@ CASES = {
       'a dead head': (lambda: probing.prune(biased(), [1]), {'share': 0.0, 'cost': 0.0})
     },
   ),
-  'context_updates': Case(
-    _updates,
-    planted={
-      'no mixing': (
-        lambda: _with(_transformer(), _no_mixing),
-        {'network': 0.0, 'bias': 0.0},
-      )
-    },
-  ),
-  'context_update': Case(
-    _one_update,
-    planted={'no mixing': (lambda: _with(_transformer(), _no_mixing), 0.0)},
-  ),
   'head_scores': Case(
     _attention,
     planted={
@@ -672,6 +649,17 @@ CASES = {
     _Constants(),
     planted={**NO_GAP, 'half of the first label': (_Halves, 0.75)},
   ),
+  'path_effects': Case(
+    _paths,
+    _Constants(),
+    planted={
+      **NO_GAP,
+      'half of the first label': (
+        _Halves,
+        {'recovered': 0.75, 'zero': 0.125, 'mean': 0.125, 'resample': 0.25},
+      ),
+    },
+  ),
   # A model that uses no labels has no gap, of which the circuit would be a share.
   'circuit': Case(
     _circuit,
@@ -739,7 +727,7 @@ CASES = {
 def nulls_once():
   """Null models of the same task and trained model are made once."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(instruments, 'null_models', functools.cache(null_models))
+    patch.setattr(validate, 'null_models', functools.cache(null_models))
     yield
 
 

@@ -15,13 +15,13 @@ from tests.compare import refuses
 from tests.probing.models import table
 from tests.settings import isotropic
 from tests.weights import drawn
-from zoo.measure.statistics import Estimate, Interval
+from zoo.measure.intervals import Estimate, Interval
 from zoo.probing import Effect, Effects, Rows
 from zoo.probing.inside.latents import PROMPT, LatentScore
-from zoo.probing.report import intervention_report, interventions
-from zoo.probing.report.intervention_pictures import CAPTIONS, plot_effects
-from zoo.probing.report.intervention_report import Interventions
-from zoo.probing.report.interventions import PARTS, _corrupt, sentence
+from zoo.reports.probe import intervention_report, interventions
+from zoo.reports.probe.intervention_pictures import CAPTIONS, plot_effects
+from zoo.reports.probe.intervention_report import Interventions
+from zoo.reports.probe.interventions import PARTS, _corrupt, sentence
 from zoo.reports.style import AMOUNTS, SIGNED
 
 
@@ -193,3 +193,8 @@ def test_a_report_that_goes_on_has_the_same_columns():
   again: Any = interventions.from_json('latents', kept)
   assert repr(Rows(again).records()) == repr(Rows(scores).records())  # NaN, too
   assert 'untrained_half' in Rows(again).records()[1]
+  table = _effects((1.0, 0.1), (0.9, 0.05), (0.5, 0.05))
+  kept = json.loads(json.dumps(interventions.to_json(table)))
+  again = interventions.from_json('what_matters', kept)
+  assert repr(again.rows.records()) == repr(table.rows.records())
+  assert again._replace(rows=table.rows) == table

@@ -14,7 +14,7 @@ from tests.compiled import built, predict_all
 from tests.probing.models import sample
 from tests.settings import curve_key, isotropic
 from tests.weights import drawn
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing import lens
 from zoo.probing.inside.lens import fitted_predictions
 

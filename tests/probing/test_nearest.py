@@ -18,7 +18,7 @@ from zoo.measure.predict import BATCH_SIZE, predict, sample_batches
 from zoo.probing.nearest_algorithms import sampled
 from zoo.probing.nearest_algorithms.candidates import measure_candidates
 from zoo.probing.nearest_algorithms.sampled import fit_algorithms
-from zoo.probing.report.verdicts import UNEXPLAINED, judge_by_samples, name_nearest
+from zoo.probing.verdicts import UNEXPLAINED, judge_by_samples, name_nearest
 
 _D, _C = 3, 5
 # Predictions are float32, whose relative error of some 10⁻⁷ is squared here.

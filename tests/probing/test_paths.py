@@ -90,6 +90,70 @@ def test_the_path_from_a_head_to_the_inputs_of_another_is_that_of_numpy(
   assert share.mean == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
+def test_all_senders_at_once_have_the_effects_of_each_alone():
+  model, task, clean, corrupt = steps.setting()
+  receiver = Node('layers.1.mixer.key', 1)
+  with promoting_float64():
+    table: Any = probing.path_effects(model, task, clean, corrupt, receiver)
+    nodes = [Node(row.sender, row.head) for row in table.rows]
+    # What comes after the receiver does not reach it, and has no row.
+    heads = [Node('layers.0.mixer.heads', head) for head in range(2)]
+    assert nodes == [Node('layers.0.tokens'), *heads, Node('layers.0.network.out')]
+    for row, node in zip(table.rows, nodes, strict=True):
+      alone = path_effect(model, task, clean, corrupt, node, receiver)
+      assert row.recovered.mean == pytest.approx(alone.mean, rel=1e-9)
+      assert row.recovered.half == pytest.approx(alone.half, rel=1e-9)
+    with refuses("'layers.1.network.out' by this path", 'does not depend on'):
+      probing.path_effects(
+        model, task, clean, corrupt, receiver, [*heads, 'layers.1.network.out']
+      )
+    with refuses("unknown kind 'one'"):
+      probing.path_effects(model, task, clean, corrupt, receiver, kinds=['one'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('kind', 'new'),
+  [
+    ('zero', np.zeros_like),
+    ('mean', lambda value: np.broadcast_to(value.mean(axis=0), value.shape)),
+    ('resample', lambda value: np.roll(value, -1, axis=0)),
+  ],
+)
+def test_an_ablated_path_is_that_of_numpy(kind, new):
+  model, task, clean, corrupt = steps.setting()
+  first, second = model.layers
+  embedded = steps.embedded(model, clean)
+  heads = steps.attended(**steps.parts(first, embedded))
+  change = np.zeros_like(heads)
+  change[:, :, 1] = (new(heads) - heads)[:, :, 1]
+  moved = change.reshape(*change.shape[:2], -1) @ double(first.mixer.out)[0]
+
+  def changed(parts, stream):
+    value = steps.projected(second, 'value', stream + moved)
+    return parts | {
+      'value': np.where(np.arange(2)[:, None] == 0, value, parts['value'])
+    }
+
+  before, ablated = (
+    _losses(model, clean, of).mean() for of in (lambda parts, _: parts, changed)
+  )
+  gap = _losses(model, corrupt, lambda parts, _: parts).mean() - before
+  with promoting_float64():
+    table = probing.path_effects(
+      *(model, task, clean, corrupt),
+      receiver=Node('layers.1.mixer.value', 0),
+      senders=[Node('layers.0.mixer.heads', 1)],
+      kinds=[kind],
+    )
+  (row,) = table.rows
+  expected = (ablated - before) / gap
+  assert abs(expected) > 1e-5
+  assert getattr(row, kind).mean == pytest.approx(expected, rel=1e-9)
+  assert row.recovered is None
+
+
 def test_nodes_that_are_not_there_are_refused():
   model, task, clean, corrupt = steps.setting()
   effect = functools.partial(path_effect, model, task, clean, corrupt)

@@ -16,27 +16,27 @@ from tests.settings import curve_key, general, isotropic
 from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.estimators.baselines import Zero
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing import (
   implicit_algorithm,
   mean_attention,
   probe,
   sampled_algorithm,
-  summary,
 )
 from zoo.probing.nearest_algorithms.candidates import Candidates
 from zoo.probing.nearest_algorithms.sampled import GD, GD_BETA
-from zoo.probing.report.pictures import (
-  page,
-  pictures,
-  plot_attention,
-  plot_attention_on,
-)
-from zoo.probing.report.verdicts import (
+from zoo.probing.verdicts import (
   UNEXPLAINED,
   judge,
   judge_by_samples,
   name_nearest,
+)
+from zoo.reports.probe import summary
+from zoo.reports.probe.pictures import (
+  page,
+  pictures,
+  plot_attention,
+  plot_attention_on,
 )
 from zoo.reports.style import drawing_of
 from zoo.theory import constructions

@@ -13,11 +13,12 @@ import zoo
 from tests.probing.models import PROGRAMS, TASK, assert_within, biased, keep
 from tests.settings import isotropic
 from zoo import theory
-from zoo.measure.statistics import Estimate
-from zoo.probing import probe, summary
+from zoo.measure.intervals import Estimate
+from zoo.probing import probe
 from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
-from zoo.probing.report.pictures import plot_task_shifts
-from zoo.probing.report.probe import Report
+from zoo.probing.report import Report
+from zoo.reports.probe import summary
+from zoo.reports.probe.pictures import plot_task_shifts
 from zoo.reports.style import drawing_of
 
 

@@ -28,18 +28,18 @@ from tests.settings import isotropic
 from tests.strategies.test_series import POINTS, RUNS
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing.inside.attention_heads import Head
 from zoo.probing.inside.latents import LatentScore
 from zoo.probing.nearest_strategies.mixtures import NearestMixture, Strategies
 from zoo.probing.nearest_strategies.shifts import TaskShift
-from zoo.probing.report import (
+from zoo.reports import comparison_plots, heat_maps, interval_plots, plots
+from zoo.reports.probe import (
   algorithm_pictures,
   intervention_pictures,
 )
-from zoo.probing.report import pictures as of_probes
-from zoo.probing.report.interventions import HeadMeasurements
-from zoo.reports import comparison_plots, heat_maps, interval_plots, plots
+from zoo.reports.probe import pictures as of_probes
+from zoo.reports.probe.interventions import HeadMeasurements
 from zoo.reports.style import BLUE, Figure, drawing_of
 from zoo.training import run_plots
 

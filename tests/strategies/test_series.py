@@ -32,7 +32,7 @@ from tests.built import task_of
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.core.tables import to_csv
-from zoo.measure.statistics import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing import NearestMixture, Strategies, strategies
 from zoo.reports.style import BLUE, drawing_of
 

@@ -13,13 +13,13 @@ from scipy.special import expit
 
 import zoo
 from tests.compare import refuses
-from tests.marks import FULL, SLOW, mostly_full, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full
 from tests.tasks import host
 from zoo.core import losses
 from zoo.estimators.baselines import Examples
 from zoo.tasks import boolean
 
-_NAMES = 'conjunction', 'disjunction', 'majority', 'parity', 'sparse_parity'
+_NAMES = 'conjunction', 'majority', 'parity', 'sparse_parity'
 # The logit of a certain label; in float32 it is 13.86 for the label +1, since 1 − 1e-6
 # is rounded, and −13.82 for −1. Both have a loss of 1e-6, up to 5%.
 _CERTAIN = float(losses.logit(jnp.ones(())))
@@ -57,27 +57,23 @@ def _signs(d):
 
 
 def _literals(d):
-  """The weights of a conjunction or disjunction and their probabilities."""
+  """The weights of a conjunction and their probabilities."""
   for w in itertools.product([0, 1, -1], repeat=d):
     yield w, np.prod([0.7 if entry == 0 else 0.15 for entry in w])
 
 
-def _forced(x, w, sign):
-  return tuple(
-    sign * weight if weight else entry for entry, weight in zip(x, w, strict=True)
-  )
+def _forced(x, w):
+  return tuple(weight or entry for entry, weight in zip(x, w, strict=True))
 
 
-def _examples_with_literals(w, positive):
-  """The distribution of an example (x, y): 30% are forced to be `positive` or not."""
+def _examples_with_literals(w):
+  """The distribution of an example (x, y): 30% are forced to be positive."""
   distribution = collections.Counter()
   size, d = sum(map(abs, w)), len(w)
   for x in _signs(d):
     for forced, probability in ((False, 0.7), (True, 0.3)):
-      point = _forced(x, w, 1 if positive else -1) if forced else x
-      product = np.dot(w, point)
-      # sign(w·x − (|w| − 1)) and sign(w·x + |w| − 1)
-      y = np.sign(product - (size - 1) if positive else product + size - 1)
+      point = _forced(x, w) if forced else x
+      y = np.sign(np.dot(w, point) - (size - 1))
       distribution[point, y] += probability / 2**d
   return distribution
 
@@ -88,9 +84,9 @@ def _uniform_examples(w, label):
 
 def _functions(name, d):
   """Each function's probability and its distribution of an example."""
-  if name in ('conjunction', 'disjunction'):
+  if name == 'conjunction':
     for w, probability in _literals(d):
-      yield probability, _examples_with_literals(w, name == 'conjunction')
+      yield probability, _examples_with_literals(w)
   for w in itertools.product([0, 1], repeat=d):
     size = sum(w)
     if name == 'majority':
@@ -136,11 +132,10 @@ def test_each_prompt_is_as_probable_as_its_definition_says(name):
     assert abs(counts[outcome] - count * p) <= 5 * np.sqrt(count * p * (1 - p)), outcome
 
 
-def test_without_literals_a_conjunction_holds_and_a_disjunction_does_not():
+def test_without_literals_a_conjunction_holds():
   none, x = np.zeros(3, 'f'), np.array([*_signs(3)], 'f')
-  for name, target in (('conjunction', 1), ('disjunction', 0)):
-    task = _task(name, num_features=3, context_length=1)
-    np.testing.assert_array_equal(jax.jit(task.evaluate)(none, x), target)
+  task = _task('conjunction', num_features=3, context_length=1)
+  np.testing.assert_array_equal(jax.jit(task.evaluate)(none, x), 1)
 
 
 @pytest.mark.slow
@@ -219,7 +214,6 @@ def _posterior(name, x, y, x_query):
   ('name', 'd', 'c', 'error'),
   [
     ('conjunction', 5, 20, 1e-5),
-    pytest.param('disjunction', 5, 20, 1e-5, marks=SLOW),
     pytest.param('majority', 6, 16, 3e-6, marks=SLOW),
     pytest.param('parity', 5, 14, 3e-6, marks=FULL),
     pytest.param('sparse_parity', 6, 16, 3e-6, marks=FULL),
@@ -258,39 +252,32 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   assert gaps[16_384].max() <= 0.008
 
 
-@pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
-def test_conjunctions_are_enumerated_up_to_seven_features(name):
+def test_conjunctions_are_enumerated_up_to_seven_features():
   for d, key, kind in (
     (7, 'bayes', boolean.VersionSpace),
     (8, 'bayes_estimate', boolean.ConjunctionSampling),
   ):
-    baselines = _task(name, d).baselines()
+    baselines = _task('conjunction', d).baselines()
     assert [own for own in baselines if own.startswith('bayes')] == [key]
-    bayes = baselines[key]
-    inner = bayes.baseline if isinstance(bayes, boolean.Negated) else bayes
-    assert isinstance(inner, kind)
+    assert isinstance(baselines[key], kind)
 
 
-@pytest.mark.parametrize(
-  'name', mostly_slow(['conjunction'], ['conjunction', 'disjunction'])
-)
 @pytest.mark.parametrize('k', mostly_full([0, 7], [1, 20]))
-def test_elimination_is_valiants(name, k):
-  task = _task(name, 5, 20)
+def test_elimination_is_valiants(k):
+  task = _task('conjunction', 5, 20)
   prompt = _prompts(task, 64)
-  sign = 1 if name == 'conjunction' else -1
   logits = _at(task.baselines()['elimination'], prompt, k)
   for (x, y, x_query), logit in zip(_each(prompt, k), logits, strict=True):
     literals = {(j, value) for j in range(5) for value in (1, -1)}
-    positives = [sign * row for row, label in zip(x, y, strict=True) if label == sign]
+    positives = [row for row, label in zip(x, y, strict=True) if label == 1]
     for row in positives:
       literals -= {(j, -row[j]) for j in range(5)}
-    if all(sign * x_query[j] == value for j, value in literals):
+    if all(x_query[j] == value for j, value in literals):
       expected = _CERTAIN
     else:
       expected = -1 - max(0, np.log(2.0 ** len(positives) / 5))
     # A few roundings of float32.
-    assert logit == pytest.approx(sign * expected, rel=1e-5)
+    assert logit == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow

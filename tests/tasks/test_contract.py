@@ -13,7 +13,7 @@ import zoo
 from configs import common
 from tests.built import task_of
 from tests.marks import mostly_full
-from zoo.measure.contracts import tasks as contracts
+from zoo.contracts import tasks as contracts
 
 # Small sizes, by field of the config. Three features or more give sums an order.
 _SMALL = {

@@ -295,7 +295,7 @@ def test_tasks_that_hold_out_prompts_are_refused(tmp_path):
 
 
 def test_classes_can_be_mixed():
-  task = _mixture(_named('conjunction'), _named('disjunction'))
+  task = _mixture(_named('conjunction'), _named('majority'))
   assert (task.label_kind, task.num_outputs) == ('signs', 1)
   assert task.posterior() is None
   measure = jax.jit(lambda f, target: (task.accuracy(f, target), task.loss(f, target)))

@@ -29,7 +29,6 @@ _TASKS: dict[str, dict[str, Any]] = {
   },
   'conjunction': {'num_features': 3, 'context_length': 4},
   'decision_tree': {'num_features': 3, 'context_length': 4, 'depth': 2},
-  'disjunction': {'num_features': 3, 'context_length': 4},
   'gaussian_clusters': {'num_features': 2, 'context_length': 5, 'num_classes': 3},
   'hidden_markov': {'num_states': 3, 'num_symbols': 3, 'context_length': 4},
   'labelled_clusters': {

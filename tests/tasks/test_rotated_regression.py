@@ -8,12 +8,12 @@ import pytest
 from flax import nnx
 
 import zoo
+from studies.paper import asymptotic
 from tests.compare import refuses
 from tests.compiled import built
 from zoo import theory
 from zoo.models import DeepLSA
 from zoo.tasks import RotatedRegression
-from zoo.theory.research import asymptotic
 
 TASK = RotatedRegression(3, 5, 2.0, 0.5)
 COUNT = 20_000

@@ -19,8 +19,9 @@ from zoo.config.read import to_content
 from zoo.config.run import Run
 from zoo.sharding import replicate
 from zoo.training import experiment as experiments
-from zoo.training import loop, run, stacking
+from zoo.training import loop, run
 from zoo.training.sweeps import run as sweep_run
+from zoo.training.sweeps import stacking
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.

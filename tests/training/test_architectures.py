@@ -14,6 +14,7 @@ from tests.built import model_of, task_of
 from tests.compiled import built
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
+from zoo.reports.probe import summary
 from zoo.training import train
 
 pytestmark = [*FULL]
@@ -66,7 +67,7 @@ def test_it_is_probed(name, unchecked):
   assert content['comparison']['model']['num_prompts'] == 64
   layered = 'transformer', 'deep_lsa', 'clusters'
   assert (content['lens'] is not None) == (name in layered)
-  assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
+  assert ('after layer' in summary(report)) == (report.lens is not None)
 
 
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path):

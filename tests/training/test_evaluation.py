@@ -8,12 +8,12 @@ import pytest
 
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo.measure.statistics import estimate
+from zoo.measure.intervals import estimate
 from zoo.sharding import on_mesh
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import Sampled, evaluate, finish_evaluation
 from zoo.training.experiment import build
-from zoo.training.stacking import finish_many, make_many
+from zoo.training.sweeps.stacking import finish_many, make_many
 
 
 def made(config):

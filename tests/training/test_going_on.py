@@ -35,7 +35,7 @@ from zoo.training.experiment import build
 from zoo.training.initial import initial_weights
 from zoo.training.metrics import METRICS
 from zoo.training.records import read_lines
-from zoo.training.stacking import make_many
+from zoo.training.sweeps.stacking import make_many
 
 
 @pytest.mark.usefixtures('shared_programs')

@@ -15,12 +15,13 @@ from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
 from zoo.host.interruption import Interruption
 from zoo.sharding import on_mesh
-from zoo.training import against_baselines, many
+from zoo.training import against_baselines
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import make_training
 from zoo.training.experiment import build
-from zoo.training.stacking import make_many, unstack
+from zoo.training.sweeps import many
 from zoo.training.sweeps import run as sweep_run
+from zoo.training.sweeps.stacking import make_many, unstack
 
 
 def _config(**changes):

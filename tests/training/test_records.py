@@ -11,11 +11,12 @@ from tests.training.runs import small_config
 from zoo.config.read import read
 from zoo.host.interruption import Interruption
 from zoo.storage.checkpoints import Checkpoints
-from zoo.training import loop, many, run, sweeps
+from zoo.training import loop, run, sweeps
 from zoo.training.compilation import make_training
 from zoo.training.experiment import build
 from zoo.training.loop import Loop, _Call
 from zoo.training.records import Records, TensorBoard
+from zoo.training.sweeps import many
 
 
 class _Result:

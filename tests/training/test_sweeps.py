@@ -33,10 +33,10 @@ from zoo.core.tables import format_seconds
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
-from zoo.training.many import Member
 from zoo.training.metrics import METRICS
 from zoo.training.sweeps import groups
 from zoo.training.sweeps import run as sweep_run
+from zoo.training.sweeps.many import Member
 from zoo.training.sweeps.points import (
   build_points,
   config_at,
@@ -563,7 +563,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 @pytest.mark.parametrize(
   ('place', 'number', 'num_done'),
   [
-    ('build_everywhere', signal.SIGTERM, 0),
+    ('prepare', signal.SIGTERM, 0),
     ('compare_with_baselines', signal.SIGINT, 1),
   ],
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from types import NoneType
+from types import NoneType, UnionType
 from typing import (
   Any,
   Literal,
   NamedTuple,
   TypeAlias,
+  Union,
   get_args,
   get_origin,
   get_type_hints,
@@ -69,25 +70,22 @@ def _fields_of(record: type[Section], prefix: str = '') -> Iterator[tuple[str, F
 
 
 def _kind_and_words(hint: Any) -> tuple[type, str]:
-  """Returns the type of a field's values other than None, and its range in words."""
-  titles = [meta.title for meta in getattr(hint, '__metadata__', ()) if meta.title]
-  of_value = (
-    getattr(hint, '__origin__', hint) if titles or _is_annotated(hint) else hint
-  )
-  options = [option for option in get_args(of_value) if option is not NoneType]
-  if not titles and NoneType in get_args(of_value):
-    return _kind_and_words(options[0])
-  if get_origin(of_value) is Literal:
-    return str, ', '.join(f'`{name}`' for name in options)
-  kind = get_origin(of_value) or of_value
-  words = '`True` or `False`' if kind is bool else ''.join(titles)
-  return kind if isinstance(kind, type) and kind is not type(
-    int | str
-  ) else object, words
+  """Returns the type of a field's values other than None, and its range in words.
 
-
-def _is_annotated(hint: Any) -> bool:
-  return hasattr(hint, '__metadata__')
+  Args:
+    hint: The type of the field, `Annotated` with a description. The type in it may be
+      `Annotated` with a title, which has the words.
+  """
+  kind, about = hint.__origin__, hint.__metadata__
+  if NoneType in get_args(kind):
+    (kind,) = (option for option in get_args(kind) if option is not NoneType)
+    kind, about = getattr(kind, '__origin__', kind), getattr(kind, '__metadata__', ())
+  if get_origin(kind) is Literal:
+    return str, ', '.join(f'`{name}`' for name in get_args(kind))
+  words = next((meta.title for meta in about if meta.title), '`True` or `False`')
+  if get_origin(kind) in (Union, UnionType):
+    return object, words
+  return get_origin(kind) or kind, words
 
 
 # Each field of a run by its name, such as 'train.num_steps'. The arguments of the model
@@ -159,6 +157,8 @@ def _mistake(said: str, content: Mapping[str, Any]) -> UserError:
     return unknown_name(
       'field of the config', f'{name}.{unknown[1]}'.lstrip('.'), FIELDS
     )
+  if not name:  # This is for messages that a later msgspec may word otherwise.
+    return UserError(f'the config cannot be read: {said}')
   section, _, field = name.rpartition('.')
   value = content[section][field] if section else content[name]
   wanted = FIELDS[name].words if name in FIELDS else 'a section with fields'

@@ -1,10 +1,11 @@
 """Errors that are reported in one line, and the checks that raise them."""
 
+import contextlib
 import difflib
 import math
 import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import jax
@@ -381,3 +382,22 @@ def check_object(what: str, value: object, protocol: Any, needs: str) -> None:
     raise UserError(f'{value.__name__} is a class, not {what}; create an object of it')
   if not isinstance(value, protocol):
     raise UserError(f'{type(value).__name__} is not {what}: {needs}')
+
+
+@contextlib.contextmanager
+def noted(what: str, where: str = '') -> Iterator[None]:
+  """Adds a note to an error inside the block, which says what failed, and where.
+
+  The error stays what it is, with its traceback into the user's code. A UserError gets
+  no note, because its message says enough.
+
+  Raises:
+    UserError: If the block raises one.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as error:
+    error.add_note(f'{what} failed{where}')
+    raise

@@ -36,21 +36,6 @@ class Elimination(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class Negated(Baseline):
-  """The dual of a baseline, with features, labels and prediction negated.
-
-  Args:
-    baseline: The baseline.
-  """
-
-  baseline: Baseline
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = examples
-    return -self.baseline.predict(Examples(-x, -y, seen, -x_query))
-
-
-@struct.dataclass(eq=False, repr=False)
 class ParityBayes(OfSigns):
   """The Bayes predictor of the task 'parity', by elimination over GF(2).
 

@@ -9,7 +9,9 @@ import jax
 from tqdm.auto import tqdm
 
 
-def progress_bar(label: str, total: int, unit: str, initial: int = 0) -> Any:
+def progress_bar(
+  label: str, total: int, unit: str, initial: int = 0, delay: float = 0.0
+) -> Any:
   """Returns a progress bar of tqdm on stderr, which only process 0 shows.
 
   Args:
@@ -17,6 +19,7 @@ def progress_bar(label: str, total: int, unit: str, initial: int = 0) -> Any:
     total: The number of units of the whole.
     unit: The name of a unit.
     initial: The number of units that were done before.
+    delay: The seconds before the bar is shown. What ends before shows none.
   """
   # A log file, unlike a terminal or a notebook, would record every refresh.
   is_watched = sys.stderr.isatty() or hasattr(sys, 'ps1')
@@ -26,6 +29,7 @@ def progress_bar(label: str, total: int, unit: str, initial: int = 0) -> Any:
     total=total,
     unit=unit,
     mininterval=0.2 if is_watched else 10.0,
+    delay=delay,
     dynamic_ncols=True,
     disable=jax.process_index() != 0,
   )

@@ -1,1 +1,1 @@
-"""Losses by number of examples, comparisons with baselines, and contracts."""
+"""Losses by number of examples and comparisons with baselines."""

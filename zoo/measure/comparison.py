@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import jax
 import numpy as np
@@ -15,24 +15,20 @@ from jaxtyping import Float
 
 from zoo.core.distributions import has_distribution
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.core.errors import UserError, check_count, in_one_line
+from zoo.core.errors import UserError, check_count, in_one_line, noted
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
-from zoo.measure.contracts.checks import MODEL, checked_baselines
-from zoo.measure.curves import check_ways, losses_of, spread_lengths, summarise
+from zoo.measure.curve import check_ways, losses_of, spread_lengths, summarise
+from zoo.measure.intervals import estimate, half_of
 from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.measure.predictive import draws_labels, sample_nll
-from zoo.measure.statistics import (
-  estimate,
-  format_estimate,
-  half_of,
-  name_of_half,
-)
+from zoo.measure.table import format_estimate, name_of_half
 from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
+MODEL = 'model'  # The model has this name among the baselines.
 # A predictor without `predictions` is compiled for each length, so that it is measured
 # at few lengths.
 _FEW, _MANY = 8, 128
@@ -194,6 +190,47 @@ def compare_all(
       logging.warning('%s', warning)
     comparisons.append(comparison)
   return comparisons
+
+
+def by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
+  """Returns what a method of a task gives by name.
+
+  Args:
+    what: The name of the call in messages.
+    method: The method.
+
+  Raises:
+    UserError: If the method does not give a dictionary.
+  """
+  with noted(what):
+    items = method()
+  if not isinstance(items, Mapping):
+    raise UserError(f'{what} gives a {type(items).__name__}; it must be a dict by name')
+  return dict(items)
+
+
+def checked_baselines(task: Task) -> dict[str, Predictor]:
+  """Returns the baselines of a task, by name.
+
+  Raises:
+    UserError: If they are not predictors by name, or if one is named `model`.
+  """
+  name = type(task).__name__
+  baselines = by_name(f'{name}.baselines()', task.baselines)
+  if MODEL in baselines:
+    raise UserError(
+      f'{name} has a baseline named {MODEL}, the name of the model in comparisons; '
+      'rename it'
+    )
+  for key, baseline in baselines.items():
+    what = f'the baseline {key} of {name}'
+    if isinstance(baseline, type):
+      raise UserError(
+        f'{what} is the class {baseline.__name__}; create an object of it'
+      )
+    if not callable(baseline):
+      raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
+  return baselines
 
 
 @contextlib.contextmanager

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.distributions import (
   Classes,
   Distribution,
+  GaussianMixture,
+  Mixture,
   NumberOrClass,
   has_distribution,
 )
@@ -195,3 +197,86 @@ def _nll(
   (predictor,) = predictors
   labels = with_drawn_labels(task, key, prompt).y_query
   return -log_prob(said_by(predictor, prompt, task), labels)
+
+
+def described(
+  predictor: Predictor, prompt: Prompt, task: Task
+) -> Distribution | Classes:
+  """Returns what `said_by` does; raises UserError for a number or a class."""
+  said: Any = said_by(predictor, prompt, task)
+  if not isinstance(said, Distribution | Classes):
+    raise UserError(
+      f'{type(predictor).__name__} gives labels of {type(task).__name__} a '
+      f'{type(said).__name__}; calibration and exchangeability are of numbers or of '
+      "classes, so that the task tabular needs kind='numbers' or kind='classes'"
+    )
+  return said
+
+
+def is_known(said: Any) -> Bool[Array, ' *b']:
+  """Returns whether a number, or a component of a mixture, has standard deviation 0."""
+  if isinstance(said, GaussianMixture):
+    return jnp.any((said.stds == 0) & (said.weights > 0), axis=-1)
+  if isinstance(said, Mixture):
+    return jnp.any(jnp.stack([is_known(part) for part in said.parts]), axis=0)
+  if isinstance(said, Distribution):
+    return said.std == 0
+  return jnp.zeros((), bool)  # Classes always have probabilities.
+
+
+def measure_batches(
+  function: Any,
+  predictors: Sequence[Predictor],
+  task: Task,
+  num_prompts: int,
+  seed: int,
+) -> list[Float[np.ndarray, 'i p']]:
+  """Returns what a function measures in all batches, joined along the last axis.
+
+  Raises:
+    UserError: If the task does not draw labels.
+  """
+  programs, task = Programs(), task.held_out()
+  parts: list[Any] = []
+  for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
+    if not draws_labels(task, prompt):
+      raise UserError(
+        f'{type(task).__name__} has labels that differ from their targets, and no '
+        'method sample_labels, which says how they are drawn'
+      )
+    parts.append(programs.run(function, predictors, prompt, fresh(task), key))
+  columns = zip(*jax.device_get(parts), strict=True)
+  return [np.concatenate(column, axis=-1).astype(np.float64) for column in columns]
+
+
+def check_unknown(name: str, task: Task, known: np.ndarray) -> None:
+  """Raises UserError if the standard deviation of a label is 0."""
+  if known.any():
+    raise UserError(
+      f'{name} gives {count_of(known, task)} the standard deviation 0; such a label is '
+      'known and has no density: where labels have no noise, give the task noise, or '
+      'too few examples to determine the label'
+    )
+
+
+def check_not_nan(name: str, task: Task, values: np.ndarray) -> None:
+  """Raises UserError if what is measured of a distribution is NaN."""
+  if np.isnan(values).any():
+    raise UserError(
+      f'{name} gives {count_of(np.isnan(values), task)} a distribution that is NaN'
+    )
+
+
+def check_divergence(name: str, task: Task, kl: Float[np.ndarray, ' p']) -> None:
+  """Raises UserError if a divergence is NaN or infinite."""
+  check_not_nan(name, task, kl)
+  if np.isinf(kl).any():
+    raise UserError(
+      f'the divergence KL from {name} is infinite for {count_of(np.isinf(kl), task)}; '
+      f'{name} gives the probability 0 to values that are possible'
+    )
+
+
+def count_of(which: np.ndarray, task: Task) -> str:
+  """Says how many labels of a task are meant, in a message."""
+  return f'{int(which.sum())} of {len(which)} labels of {type(task).__name__}'

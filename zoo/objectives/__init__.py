@@ -4,7 +4,7 @@
 - `nll`: the mean negative log likelihood of observed labels (`Likelihood`, nll.py).
 - `rows`: the likelihood of many rows of one table (`Rows`, rows.py).
 - `exact`: the expected loss, by theory (`Exact`, exact.py).
-- A function that a user registers is wrapped in `OfFunction` (own.py).
+- A function that a user registers is wrapped in `OfFunction` (functions.py).
 
 `build_objective` makes the one that a config names. Its constructor checks that it fits
 the task, the model and the other fields of the config.

@@ -13,12 +13,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.config.run import Run
-from zoo.core.errors import UserError, shown
+from zoo.contracts.checks import check_sampled, with_changes
+from zoo.core.errors import UserError, noted, shown
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import entering
-from zoo.measure.contracts.checks import check_sampled, noted, with_changes
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives.base import Objective, StepInputs, in_type, sample
 from zoo.objectives.lanes import mean_loss

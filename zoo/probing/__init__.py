@@ -6,8 +6,8 @@ values inside a model, and compare models with theory where theory covers their 
 
 from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
-from zoo.measure.rows import Rows as Rows
-from zoo.measure.statistics import Estimate as Estimate
+from zoo.measure.intervals import Estimate as Estimate
+from zoo.measure.table import Rows as Rows
 from zoo.probing.inside.activations import attention_maps as attention_maps
 from zoo.probing.inside.activations import capture as capture
 from zoo.probing.inside.activations import intermediates as intermediates
@@ -22,10 +22,6 @@ from zoo.probing.inside.circuits import Circuit as Circuit
 from zoo.probing.inside.circuits import CurvePoint as CurvePoint
 from zoo.probing.inside.circuits import Edge as Edge
 from zoo.probing.inside.circuits import circuit as circuit
-from zoo.probing.inside.context_update import ContextUpdate as ContextUpdate
-from zoo.probing.inside.context_update import context_update as context_update
-from zoo.probing.inside.context_update import context_updates as context_updates
-from zoo.probing.inside.context_update import updated_layer as updated_layer
 from zoo.probing.inside.edits import Add as Add
 from zoo.probing.inside.edits import Edit as Edit
 from zoo.probing.inside.edits import Mean as Mean
@@ -47,15 +43,14 @@ from zoo.probing.inside.latents import probe_latents as probe_latents
 from zoo.probing.inside.lens import Lens as Lens
 from zoo.probing.inside.lens import lens as lens
 from zoo.probing.inside.nodes import Node as Node
+from zoo.probing.inside.paths import PathEffect as PathEffect
+from zoo.probing.inside.paths import PathEffects as PathEffects
 from zoo.probing.inside.paths import path_effect as path_effect
+from zoo.probing.inside.paths import path_effects as path_effects
 from zoo.probing.inside.reach import dead_sites as dead_sites
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
 from zoo.probing.inside.task_vectors import task_vectors as task_vectors
-from zoo.probing.instruments import Checked as Checked
-from zoo.probing.instruments import InstrumentCheck as InstrumentCheck
-from zoo.probing.instruments import Planted as Planted
-from zoo.probing.instruments import null_models as null_models
 from zoo.probing.nearest_algorithms.by_layer import LayerAlgorithms as LayerAlgorithms
 from zoo.probing.nearest_algorithms.by_layer import algorithms as algorithms
 from zoo.probing.nearest_algorithms.guesses import LearnedGuess as LearnedGuess
@@ -78,25 +73,27 @@ from zoo.probing.nearest_strategies.mixtures import Strategies as Strategies
 from zoo.probing.nearest_strategies.mixtures import strategies as strategies
 from zoo.probing.nearest_strategies.shifts import TaskShift as TaskShift
 from zoo.probing.nearest_strategies.shifts import task_shift as task_shift
-from zoo.probing.report.algorithm_words import (
-  name_layer_algorithms as name_layer_algorithms,
-)
-from zoo.probing.report.probe import baselines_of as baselines_of
-from zoo.probing.report.probe import probe as probe
-from zoo.probing.report.summaries import summary as summary
+from zoo.probing.report import baselines_of as baselines_of
+from zoo.probing.report import probe as probe
 from zoo.probing.scores import risks as risks
+from zoo.probing.validate import Checked as Checked
+from zoo.probing.validate import InstrumentCheck as InstrumentCheck
+from zoo.probing.validate import Planted as Planted
+from zoo.probing.validate import null_models as null_models
 
 
 def __dir__() -> list[str]:
   # The public names of these rooms stand here. The rooms are in globals since they are
   # imported.
   rooms = {
+    'checks',
     'context',
     'inside',
-    'instruments',
     'nearest_algorithms',
     'nearest_strategies',
     'report',
     'scores',
+    'validate',
+    'verdicts',
   }
   return sorted(name for name in {*globals()} - rooms if not name.startswith('_'))

@@ -22,7 +22,9 @@ from zoo.core.errors import UserError
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
-from zoo.measure.statistics import Estimate, estimate, ratio
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.ratio import ratio
+from zoo.probing.checks import check_finite
 
 # Instruments that fit numbers ask for this many prompts for each of them. With fewer
 # the error of the fit matters beside that of the mean over prompts.
@@ -83,19 +85,10 @@ def share_of_effect(
   Raises:
     UserError: If a prediction is not finite.
   """
-  check_finite(prediction, effect)
+  check_finite('the model', prediction, effect)
   if not effect.mean() > ROUNDING * np.mean(prediction**2):
     return None
   return ratio(part, effect)
-
-
-def check_finite(*arrays: np.ndarray) -> None:
-  """Raises UserError unless predictions, and what follows from them, are finite."""
-  if not all(np.isfinite(array).all() for array in arrays):
-    raise UserError(
-      'the model predicts numbers that are not finite on some prompts; what it does '
-      'with its context cannot be measured'
-    )
 
 
 def ignores_labels(

@@ -5,6 +5,7 @@ import dataclasses
 from zoo import theory
 from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor, Task, require_task
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import (
   LOSS_BATCH_SIZE,
   Programs,
@@ -13,7 +14,6 @@ from zoo.measure.predict import (
   losses_at_query,
   sample_batches,
 )
-from zoo.measure.statistics import Estimate, estimate
 from zoo.theory.exact import known_risk
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from zoo.measure.calibration import PitHistogram, Reliability
-from zoo.measure.statistics import Estimate, Interval
+from zoo.measure.calibrate import PitHistogram, Reliability
+from zoo.measure.intervals import Estimate, Interval
 from zoo.reports.plots import Panel, Series, plot_panel, series
 from zoo.reports.style import BLACK, BLUE
 

@@ -13,7 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from zoo.core.errors import check_name
 from zoo.core.losses import ROUNDING
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
-from zoo.measure.statistics import estimate, half_of, name_of_half
+from zoo.measure.intervals import estimate, half_of
+from zoo.measure.table import name_of_half
 from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.style import (
   PALETTE,

@@ -49,8 +49,8 @@ from zoo.storage.checkpoints import (
   saved_arrays,
   shapes_of,
 )
-from zoo.storage.programs import StepTogether, load_together, steps_of_point
 from zoo.storage.steps import SUMS, chosen_step, damage_of, steps_in
+from zoo.storage.together import StepTogether, load_together, steps_of_point
 from zoo.storage.workdir import POINTS
 
 _MOST_CHARACTERS_OF_REASON = 1000  # The reason may quote a long list of a config.

@@ -9,7 +9,6 @@ from zoo.tasks.base import BaseTask as BaseTask
 from zoo.tasks.base import FunctionClass as FunctionClass
 from zoo.tasks.base import register_task as register_task
 from zoo.tasks.boolean import Conjunction as Conjunction
-from zoo.tasks.boolean import Disjunction as Disjunction
 from zoo.tasks.boolean import Majority as Majority
 from zoo.tasks.boolean import NearestNeighbour as NearestNeighbour
 from zoo.tasks.boolean import Parity as Parity

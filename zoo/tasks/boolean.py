@@ -28,7 +28,6 @@ from zoo.estimators.baselines import Examples, NearestNeighbours, OfSigns, Zero
 from zoo.estimators.boolean import (
   Elimination,
   NaiveBayes,
-  Negated,
   NeighbourBayes,
   ParityBayes,
 )
@@ -85,7 +84,7 @@ class Hypotheses(NamedTuple):
     functions: Which features are relevant in each function, as numbers `[h, d]`.
     log_prior: Log prior probability of each function `[h]`.
     log_forced: Logarithm of the factor by which features are more probable if they have
-      the label `forced_sign` `[h]`.
+      the label +1 `[h]`.
   """
 
   functions: Float[np.ndarray, 'h d']
@@ -98,14 +97,14 @@ class BooleanTask(SignsTask):
   """Base of the tasks whose function does not depend on the features.
 
   Attributes:
-    forced_sign: Label of the examples whose features are changed so that they have it;
-      0 if there are none.
+    has_forced: Whether the features of some examples are changed so that these have the
+      label +1.
   """
 
   stationary = True
   exchangeable = True
 
-  forced_sign: ClassVar[int] = 0
+  has_forced: ClassVar[bool] = False
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -150,32 +149,58 @@ class BooleanTask(SignsTask):
   def _with_forced(
     self, key: Key[Array, ''], w: Weights, x: Points
   ) -> Float[Array, 't d']:
-    """Changes the features of some examples, so that they have the forced label."""
-    if not self.forced_sign:
+    """Changes the features of some examples, so that they have the label +1."""
+    if not self.has_forced:
       return x
     forced = jax.random.bernoulli(key, FORCED, x.shape[:1])
     forced = forced[:, None] & (w != 0)[None]
-    return jnp.where(forced, self.forced_sign * w[None], x)
+    return jnp.where(forced, w[None], x)
 
   def _prompt_of(self, w: Weights, x: Points) -> Prompt:
     targets = self.evaluate(w, x)
     return make_prompt(x, 2 * targets - 1, targets, w)
 
 
+@register_task('conjunction')
 @struct.dataclass(eq=False, repr=False)
-class LiteralsTask(BooleanTask):
-  """Base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
+class Conjunction(BooleanTask):
+  """Learning of a conjunction of literals, which is new in each prompt.
 
-  Each `w_j` is 1 with probability 0.15, −1 with probability 0.15, and otherwise 0. With
-  probability 0.3 an example is changed, such that `x_j = forced_sign · w_j` in all
-  literals.
+  For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.15, −1 with
+  probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
+  where `x_j = w_j` for all j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is +1.
+  With probability 0.3 an example or the query has its features changed in these j such
+  that the label is +1. The target is the probability of the label +1, which is 0 or 1.
+  The latents are w.
+
+  For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
+  `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('conjunction', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
+    ((2, 5, 3), (2, 5), True)
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
+
+  has_forced = True
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     """Draws the weights w."""
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
+
+  def evaluate(self, function: Weights, x: Points) -> Values:
+    holds = dot(x, function[None]) == jnp.sum(jnp.abs(function))
+    return holds.astype(x.dtype)
 
   def _function_given_query(
     self, key: Key[Array, ''], x: Float[Array, ' d']
@@ -191,7 +216,7 @@ class LiteralsTask(BooleanTask):
     """
     weights_key, forced_key = jax.random.split(key)
     w = self.sample_function(weights_key)
-    satisfied = jnp.abs(w) * self.forced_sign * x
+    satisfied = jnp.abs(w) * x
     return jnp.where(jax.random.bernoulli(forced_key, FORCED), satisfied, w)
 
   def _function_given_all(
@@ -221,7 +246,7 @@ class LiteralsTask(BooleanTask):
     functions = functions.astype(x.dtype)
     literals = jnp.sum(jnp.abs(functions), axis=1)
     # Sums of ±1 have no rounding errors, so they can be compared.
-    held = (self.forced_sign * x) @ functions.T == literals[None]
+    held = x @ functions.T == literals[None]
     of_each = jnp.where(held, log_forced[None], 0) + math.log(1 - FORCED)
     return functions, log_prior + jnp.sum(of_each, axis=0)
 
@@ -237,91 +262,13 @@ class LiteralsTask(BooleanTask):
     d = self.num_features
     # The cost of a draw grows with the number of features. With few features errors are
     # larger, so there are more draws.
-    draws, elimination = ConjunctionSampling(1024 if d <= 16 else 256), Elimination()
-    # The other baselines are their own duals.
-    if self.forced_sign < 0:
-      draws, elimination = Negated(draws), Negated(elimination)
+    draws = ConjunctionSampling(1024 if d <= 16 else 256)
     few = 3**d <= MOST_HYPOTHESES
     predictors = {
       **({'bayes': VersionSpace(self)} if few else {'bayes_estimate': draws}),
-      'elimination': elimination,
+      'elimination': Elimination(),
     }
     return predictors | super().baselines()
-
-
-@register_task('conjunction')
-@struct.dataclass(eq=False, repr=False)
-class Conjunction(LiteralsTask):
-  """Learning of a conjunction of literals, which is new in each prompt.
-
-  For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.15, −1 with
-  probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
-  where `x_j = w_j` for all j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is +1.
-  With probability 0.3 an example or the query has its features changed in these j such
-  that the label is +1. The target is the probability of the label +1, which is 0 or 1.
-  The latents are w.
-
-  For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
-  `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
-
-  Args:
-    num_features: Number of features d ≥ 1.
-    context_length: Number of examples C ≥ 1.
-
-  Example:
-    >>> task = zoo.create_task('conjunction', num_features=3, context_length=5)
-    >>> prompt = task.sample(jax.random.key(0), 2)
-    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
-    ((2, 5, 3), (2, 5), True)
-
-  References:
-    Code of Bhattamishra et al., arXiv 2310.03016.
-  """
-
-  forced_sign = 1
-
-  def evaluate(self, function: Weights, x: Points) -> Values:
-    return _conjunction(function, x)
-
-
-@register_task('disjunction')
-@struct.dataclass(eq=False, repr=False)
-class Disjunction(LiteralsTask):
-  """Learning of a disjunction of literals, which is new in each prompt.
-
-  For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.15, −1 with
-  probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
-  where `x_j = w_j` for some j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is −1.
-  With probability 0.3 an example or the query has its features changed in these j such
-  that the label is −1. The target is the probability of the label +1, which is 0 or 1.
-  The latents are w. Features and labels are those of a conjunction, negated.
-
-  Use it to test a model that was trained on conjunctions on functions that it has not
-  seen, or to repeat results on disjunctions. The Bayes loss is that of 'conjunction',
-  since negating features and labels turns one task into the other. To compare
-  architectures that are trained anew, one of the two is enough.
-
-  For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
-  `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
-
-  Args:
-    num_features: Number of features d ≥ 1.
-    context_length: Number of examples C ≥ 1.
-
-  Example:
-    >>> task = zoo.create_task('disjunction', num_features=3, context_length=5)
-    >>> prompt = task.sample(jax.random.key(0), 2)
-    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
-    ((2, 5, 3), (2, 5), True)
-
-  References:
-    Code of Bhattamishra et al., arXiv 2310.03016.
-  """
-
-  forced_sign = -1
-
-  def evaluate(self, function: Weights, x: Points) -> Values:
-    return 1 - _conjunction(function, -x)
 
 
 @register_task('majority')
@@ -545,11 +492,6 @@ class NearestNeighbour(SignsTask):
     return {'bayes': NeighbourBayes(self.num_random)} | super().baselines()
 
 
-def _conjunction(w: Float[Array, ' d'], x: Float[Array, 't d']) -> Float[Array, ' t']:
-  holds = dot(x, w[None]) == jnp.sum(jnp.abs(w))
-  return holds.astype(x.dtype)
-
-
 def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '*n']:
   return jax.random.rademacher(key, shape, float)
 
@@ -660,7 +602,7 @@ class VersionSpace(OfSigns):
     task: The task, which has `hypotheses`.
   """
 
-  task: LiteralsTask | Majority | SparseParity
+  task: Conjunction | Majority | SparseParity
 
   def predict(self, examples: Examples) -> Float[Array, '']:
     x, y, seen, x_query = examples
@@ -678,9 +620,8 @@ class VersionSpace(OfSigns):
       return so_far & ((labels(x[i]) == (y[i] > 0)) | ~seen[i])
 
     fitting = jax.lax.fori_loop(0, len(x), fits, jnp.ones(len(functions), bool))
-    sign, positive = self.task.forced_sign, labels(x_query)
-    num_forced = jnp.sum(seen & (y == sign)).astype(x.dtype)
-    num_forced += jnp.where(positive == (sign > 0), 1.0, 0.0)
+    positive = labels(x_query)
+    num_forced = jnp.sum(seen & (y > 0)).astype(x.dtype) + positive.astype(x.dtype)
     log_p = jnp.where(fitting, log_p + num_forced * log_forced, -jnp.inf)
     for_it, against_it = (
       logsumexp(jnp.where(positive == label, log_p, -jnp.inf))

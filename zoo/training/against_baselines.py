@@ -69,9 +69,9 @@ def compare_with_baselines(experiment: Experiment, event: Event) -> Event:
     return event
   summary = cast(Summary, {**summary, 'comparison': comparison})
   write_summary(workdir, summary)
-  if jax.process_index() == 0:
-    # The next launch reads there which number of prompts this one has asked for.
-    change_config(workdir, 'eval.num_compared', config.eval.num_compared)
+  # The next launch reads there which number of prompts this one has asked for.
+  asked = config.eval.num_compared
+  processes.run_on_main(lambda: change_config(workdir, 'eval.num_compared', asked))
   return dataclasses.replace(event, summary=summary)
 
 

@@ -24,8 +24,8 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.core.statistics import Statistics
+from zoo.measure.intervals import Estimate, estimate_of_batches
 from zoo.measure.predictive import draws_labels, with_drawn_labels
-from zoo.measure.statistics import Estimate, estimate_of_batches
 from zoo.objectives.base import sample
 from zoo.objectives.losses import negative_log_likelihoods, predicted, trained_losses
 from zoo.sharding import on_mesh, replicate, replicated
@@ -52,7 +52,6 @@ class Sampled(NamedTuple):
   metrics: dict[str, Any]
 
 
-NOT_SAMPLED = Sampled({}, {})
 # `evaluate` returns a pair: what was sampled, and the learning rule or exact form of
 # the model, from which its exact risk follows. A `Measured` is such a pair on the
 # devices, and a `Fetched` is its copy on the host, with arrays of NumPy.
@@ -166,7 +165,7 @@ def evaluate(
   Returns:
     What was measured, on the devices.
   """
-  sampled = NOT_SAMPLED
+  sampled = Sampled({}, {})
   if evaluation.is_sampled and is_evaluated(config, step):
     sampled = evaluation.sample(model_state, evaluation.inputs)
   return sampled, evaluation.rule(model_state)
@@ -211,7 +210,7 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
   )
 
 
-def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
+def exact_rule(graph: nnx.GraphDef[Any], task: Task, state: PyTree) -> Rule | None:
   """Returns the model's learning rule or exact form, in the highest matmul precision.
 
   The result is None if the model has neither, or if theory does not know its risk on
@@ -239,7 +238,7 @@ Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 
 def sample_all(
-  graph: nnx.GraphDef,
+  graph: nnx.GraphDef[Any],
   config: Run,
   task: Task,
   statistics: bool,
@@ -259,7 +258,7 @@ def sample_all(
 
 
 def sample_errors(
-  graph: nnx.GraphDef, config: Run, statistics: bool, state: PyTree, inputs: Inputs
+  graph: nnx.GraphDef[Any], config: Run, statistics: bool, state: PyTree, inputs: Inputs
 ) -> ByBatch:
   """Returns the mean and the spread of a model's losses on each held-out batch."""
   key, task, moments = inputs

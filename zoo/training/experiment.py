@@ -70,7 +70,7 @@ class Experiment:
   model: Model
   objective: Objective
   mesh: Mesh
-  graphs: Mapping[str, nnx.GraphDef]
+  graphs: Mapping[str, nnx.GraphDef[Any]]
   asked: State
   abstract: State
 
@@ -89,6 +89,11 @@ def build(config: Readable, devices: Sequence[Any] | None = None) -> Experiment:
     UserError: If a field is wrong, or does not fit another field, the task, the model
       or the devices. The message names the field, its value, and what is allowed.
     RunError: If the memory is not enough for these checks.
+
+  Example:
+    >>> experiment = zoo.training.build(zoo.default_config('yq_lsa'))
+    >>> type(experiment.objective).__name__, experiment.task.num_features
+    ('Sampled', 10)
   """
   config = read(config)
   return _build_on(config, make_mesh(config, devices))
@@ -164,7 +169,7 @@ def _check_batch(config: Run, mesh: Mesh) -> None:
 
 def abstract_state(
   config: Run, task: Task, mesh: Mesh
-) -> tuple[dict[str, nnx.GraphDef], State]:
+) -> tuple[dict[str, nnx.GraphDef[Any]], State]:
   """Returns the graphs of model and optimizer, and their states as abstract arrays.
 
   Both results are dictionaries with the keys 'model' and 'optimizer'.
@@ -189,7 +194,7 @@ def abstract_state(
 
 def create(
   config: Run, task: Task, key: Key[Array, ''], weights: PyTree | None = None
-) -> dict[str, Model | nnx.Optimizer]:
+) -> dict[str, Model | nnx.Optimizer[Any]]:
   """Returns the model of a config and its optimizer, as a dictionary.
 
   Args:

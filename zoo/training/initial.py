@@ -1,8 +1,14 @@
-"""The state of a run at step 0: drawn from its seed, or read from a saved model."""
+"""The state of a run at step 0: drawn from its seed, or read from a saved model.
+
+The full path, the step and a digest of the weights of such a source are part of the
+config of the run. A run from other weights is another run, even if they are at the same
+path.
+"""
 
 from __future__ import annotations
 
 import functools
+import pathlib
 from typing import Any
 
 import jax
@@ -10,9 +16,11 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from zoo.config.read import read
+from zoo.config.run import Run
 from zoo.config.saved import other_function
 from zoo.core.draws import INIT_STREAM, stream_of
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import RunError, UserError, shown
+from zoo.host.files import UnreadableFile, checkpoint_path, is_url, read_json
 from zoo.sharding import State, shardings_of
 from zoo.storage.checkpoints import check_same_arrays, shapes_of
 from zoo.storage.loading import identity_of, load
@@ -88,3 +96,48 @@ def initial_weights(experiment: Experiment) -> PyTree | None:
 def _without_keys(state: Any) -> Any:
   """Returns a state without the keys and counters of random streams."""
   return nnx.filter_state(state, nnx.Not(nnx.RngState))
+
+
+_FIELDS = 'init_from', 'init_from_step', 'init_from_digest'
+
+
+def source_of(config: Run, workdir: pathlib.Path) -> dict[str, Any]:
+  """Returns the fields of the config that identify the source; {} without one.
+
+  A run that goes on reads nothing from its source, which may be gone. The step and the
+  digest are then those in the config of the workdir, if it names the same source.
+
+  Args:
+    config: The valid config of the run.
+    workdir: The folder of the run, which may not exist yet.
+
+  Raises:
+    UserError: If the path cannot be that of a saved model.
+  """
+  path, step = config.train.init_from, config.train.init_from_step
+  digest = config.train.init_from_digest
+  if path is None:
+    return {}
+  if not is_url(path):
+    path = str(checkpoint_path(path))
+  if digest is None:
+    try:
+      step, digest = identity_of(path, step)
+    except (UserError, RunError):  # A new run raises it when it reads the weights.
+      saved = _saved_source(workdir)
+      if saved.get('init_from') == path and step in (None, saved['init_from_step']):
+        step, digest = saved['init_from_step'], saved['init_from_digest']
+  return {
+    'train.init_from': path,
+    'train.init_from_step': step,
+    'train.init_from_digest': digest,
+  }
+
+
+def _saved_source(workdir: pathlib.Path) -> dict[str, Any]:
+  """Returns the fields of the source in the config of a workdir; {} if it has none."""
+  try:
+    train = read_json(workdir / 'config.json', dict)['train']
+    return {field: train[field] for field in _FIELDS}
+  except (UnreadableFile, KeyError, TypeError):
+    return {}

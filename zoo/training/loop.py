@@ -25,14 +25,14 @@ class Chunk(NamedTuple):
     step: The number of steps that are done after the call.
     metrics: The metrics of the last step, as `run_steps` returns them.
     measured: The evaluation after the last step.
-    is_saved: Whether the caller must save `Loop.state` before it asks for the next
+    must_save: Whether the caller must save `Loop.state` before it asks for the next
       chunk.
   """
 
   step: int
   metrics: dict[str, np.ndarray]
   measured: Fetched
-  is_saved: bool
+  must_save: bool
 
 
 class _Call(NamedTuple):
@@ -70,7 +70,7 @@ class Loop:
     training: Training,
     state: State,
     step: int,
-    is_saved: Callable[[int], bool],
+    must_save: Callable[[int], bool],
     interruption: Interruption,
     looks_ahead: bool,
   ):
@@ -80,13 +80,13 @@ class Loop:
       training: The compiled steps and the compiled evaluation.
       state: The state from which training goes on. The first steps donate it.
       step: The number of steps that this state has done.
-      is_saved: Whether the state after a number of steps is to be saved.
+      must_save: Whether the state after a number of steps is to be saved.
       interruption: Ends the loop at the end of a chunk.
       looks_ahead: Whether the steps of the next chunk are started before the results
         of this chunk are read.
     """
     self.state, self.step = state, step
-    self._training, self._is_saved = training, is_saved
+    self._training, self._must_save = training, must_save
     self._interruption, self._looks_ahead = interruption, looks_ahead
     self._started_ahead: _Call | None = None
     self._start = step, time.process_time()
@@ -106,11 +106,11 @@ class Loop:
       raise StopIteration
     if not self._looks_ahead:
       metrics, measured = self._fetch(call)
-      return Chunk(call.step, metrics, measured, self._is_saved(call.step))
-    is_saved = self._is_saved(call.step)
-    if not is_saved:
+      return Chunk(call.step, metrics, measured, self._must_save(call.step))
+    must_save = self._must_save(call.step)
+    if not must_save:
       self._started_ahead = self._advance()
-    return Chunk(call.step, *self._fetch(call), is_saved)
+    return Chunk(call.step, *self._fetch(call), must_save)
 
   def _advance(self) -> _Call | None:
     """Starts the steps up to the next stop.

@@ -20,7 +20,7 @@ from zoo.core.errors import UserError
 from zoo.core.protocols import Task
 from zoo.core.registry import entering
 
-_Function = TypeVar('_Function', bound=Callable)
+_Function = TypeVar('_Function', bound=Callable[..., Any])
 
 # Each metric maps a model, its task and a key to numbers by name.
 METRICS: dict[str, Callable[..., Any]] = {}
@@ -71,7 +71,7 @@ def register_metric(name: str) -> Callable[[_Function], _Function]:
 
 
 def own_metrics(
-  graph: nnx.GraphDef,
+  graph: nnx.GraphDef[Any],
   names: Sequence[str],
   task: Task,
   key: Key[Array, ''],

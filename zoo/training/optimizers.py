@@ -17,7 +17,7 @@ from zoo.core.errors import UserError, in_one_line
 from zoo.core.registry import check_registered, entering
 from zoo.core.roles import ROLES, matches, parameter_roles
 
-_Function = TypeVar('_Function', bound=Callable)
+_Function = TypeVar('_Function', bound=Callable[..., Any])
 # A mask of optax maps a tree of weights to a tree of truth values.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
 
@@ -38,23 +38,52 @@ class Averaged(NamedTuple):
   inner: Any
 
 
-def _adam(rate, beta1=0.9, beta2=0.999):
+def _adam(
+  rate: optax.Schedule,
+  beta1: float = 0.9,
+  beta2: float = 0.999,
+) -> optax.GradientTransformation:
   return optax.adam(rate, beta1, beta2)
 
 
-def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4, *, decayed):
+def _adamw(
+  rate: optax.Schedule,
+  beta1: float = 0.9,
+  beta2: float = 0.999,
+  weight_decay: float = 1e-4,
+  *,
+  decayed: Mask,
+) -> optax.GradientTransformation:
   return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
-def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3, *, decayed):
+def _lion(
+  rate: optax.Schedule,
+  beta1: float = 0.9,
+  beta2: float = 0.99,
+  weight_decay: float = 1e-3,
+  *,
+  decayed: Mask,
+) -> optax.GradientTransformation:
   return optax.lion(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
-def _sgd(rate, beta1=None):
+def _sgd(
+  rate: optax.Schedule,
+  beta1: float | None = None,
+) -> optax.GradientTransformation:
   return optax.sgd(rate, momentum=beta1)
 
 
-def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
+def _muon(
+  rate: optax.Schedule,
+  beta1: float = 0.95,
+  beta2: float = 0.999,
+  weight_decay: float = 0.0,
+  *,
+  decayed: Mask,
+  hidden: Mask,
+) -> optax.GradientTransformation:
   """Returns Muon for the matrices of hidden layers, and NAdam for all other weights.
 
   `beta1` is for the matrices of hidden layers; NAdam has 0.9. `beta2` is for NAdam.
@@ -80,7 +109,15 @@ def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   return optax.chain(muon, decay)
 
 
-def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, scaled):
+def _schedule_free(
+  rate: optax.Schedule,
+  beta1: float = 0.9,
+  beta2: float = 0.999,
+  weight_decay: float = 0.0,
+  *,
+  decayed: Mask,
+  scaled: optax.GradientTransformation,
+) -> optax.GradientTransformation:
   """Returns AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
   base = optax.chain(
     optax.scale_by_rms(beta2, eps=1e-8, eps_in_sqrt=False, bias_correction=True),
@@ -407,7 +444,7 @@ def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
 def _by_path(function: Callable[[str], Any]) -> Mask:
   """Returns a function from a tree of weights to the values of `function` at paths."""
 
-  def of_path(path: tuple, _: Any) -> Any:
+  def of_path(path: tuple[Any, ...], _: Any) -> Any:
     # The path of a variable of NNX is followed by the field with its value.
     keys = (str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
     return function('/'.join(keys))

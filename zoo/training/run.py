@@ -26,6 +26,8 @@ from jaxtyping import PyTree
 from zoo.config.read import Readable, read, to_content, to_json, with_fields
 from zoo.config.run import Run
 from zoo.config.saved import differences
+from zoo.contracts.agreement import check_agreement, is_of_library
+from zoo.contracts.checks import check_sampled
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
 from zoo.core.protocols import Model
@@ -34,8 +36,7 @@ from zoo.host import processes
 from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
-from zoo.measure.agreement import check_agreement, is_of_library
-from zoo.measure.contracts.checks import check_sampled, checked_baselines
+from zoo.measure.comparison import checked_baselines
 from zoo.objectives import OfFunction
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import (
@@ -47,20 +48,14 @@ from zoo.storage.loading import load
 from zoo.storage.workdir import open_workdir
 from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
-from zoo.training.ended import fields_without_effect, with_missing_metrics
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.experiment import Experiment, build
 from zoo.training.hooks import Event, Hook, checked_hooks, record
+from zoo.training.initial import source_of
 from zoo.training.loop import Chunk, Loop
-from zoo.training.records import (
-  Progress,
-  Records,
-  Saves,
-  TensorBoard,
-  read_lines,
-  risk_of,
-)
-from zoo.training.source import source_of
+from zoo.training.measured_anew import fields_without_effect, with_missing_metrics
+from zoo.training.records import Progress, Records, TensorBoard, read_lines, risk_of
+from zoo.training.saves import Saves
 from zoo.training.summary import (
   Divergence,
   Summary,
@@ -135,9 +130,20 @@ def train(
     (10, True)
   """
   experiment, folder = build_everywhere(config, workdir)
-  hooks, last = checked_hooks(hooks), None
+  return run_to_end(experiment, folder, checked_hooks(hooks), compare)
+
+
+def run_to_end(
+  experiment: Experiment, workdir: pathlib.Path, hooks: Sequence[Hook], compare: bool
+) -> Summary | None:
+  """Goes through all events of a run, as `train` does for a config.
+
+  Returns:
+    The summary. None if a signal has ended the run before.
+  """
+  last = None
   for event in events_of(
-    experiment, folder, hooks, looks_ahead=not hooks, compare=compare
+    experiment, workdir, hooks, looks_ahead=not hooks, compare=compare
   ):
     last = event
   return None if last is None else last.summary
@@ -275,7 +281,7 @@ def events_of(
             event = record(event, [records, board, *hooks])
           line = event.metrics
           progress.show(line['step'], line['loss'], risk_of(line))
-          if chunk.is_saved:
+          if chunk.must_save:
             saves.save(loop.step, loop.state)
             with progress.hidden():
               for hook in hooks:
@@ -500,12 +506,9 @@ def raise_if_ctrl_c(interruption: Interruption) -> None:
 def finished_event(config: Run, workdir: pathlib.Path, summary: Summary) -> Event:
   """Returns the last event of a run that has ended."""
   line = (read_lines(workdir) or [{}])[-1]
-  make_model = functools.partial(_saved_model, workdir)
-  return Event(config, workdir, summary['step'], line, summary, make_model)
-
-
-def _saved_model(workdir: pathlib.Path) -> Model:
-  return load(workdir).model
+  return Event(
+    config, workdir, summary['step'], line, summary, lambda: load(workdir).model
+  )
 
 
 def restored(

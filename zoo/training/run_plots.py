@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
-from zoo.measure.statistics import estimate, half_of, name_of_half
+from zoo.measure.intervals import estimate, half_of
+from zoo.measure.table import name_of_half
 from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
 from zoo.reports.plots import Panel, Series, plot_panel, series
 from zoo.reports.style import PALETTE, Ax, colours_of

@@ -178,11 +178,11 @@ def run_steps(
   shapes = jax.tree.map(jnp.shape, state)
   between = shapes if in_shape else jax.tree.map(jnp.size, state)
 
-  def unfinished(carry: tuple) -> Array:
+  def unfinished(carry: tuple[Any, ...]) -> Array:
     _, step, metrics = carry
     return (step < stop) & metrics['finite'].any()
 
-  def body(carry: tuple) -> tuple:
+  def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
     state, step, before = carry
     state = jax.tree.map(jnp.reshape, state, shapes)
     state, metrics = take_step(state, key, step, numbers)

@@ -25,7 +25,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
-from zoo.measure.statistics import format_estimate, name_of_half
+from zoo.measure.table import format_estimate, name_of_half
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.storage.checkpoints import Launch

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from inspect import signature
 from typing import Any
 
 import jax
@@ -15,7 +13,7 @@ from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import keystr
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError, check_name, in_one_line, shown
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor
 from zoo.core.taps import Replacement, in_order, places, without_shortcuts
@@ -23,6 +21,16 @@ from zoo.measure.predict import run_once
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import SparseLayer
 from zoo.models.linear_attention import LinearAttention, LinearLayer
+from zoo.probing.checks import (
+  check_values,
+  checked_module,
+  is_value_of,
+  names_of_sites,
+  no_array,
+  sites_of_kind,
+  taps_of,
+  wanted_sites,
+)
 
 
 def sites(model: Predictor) -> list[str]:
@@ -61,72 +69,7 @@ def sites(model: Predictor) -> list[str]:
     >>> zoo.probing.sites(model)[:4]
     ['embed', 'final.norm', 'final.stream', 'guess']
   """
-  return [place.site for place in places(checked_module(model))]
-
-
-def check_edit_site(site: str, known: Sequence[str]) -> None:
-  """Checks that an edit can be made at a site.
-
-  The name of one call of a site, such as `layers.0.mixer.out@2`, is refused as well.
-
-  Raises:
-    UserError: If the name is not in `known`.
-  """
-  name, _, call = site.partition('@')
-  if call and name in known:
-    raise UserError(
-      f'the site {site!r} is one call of {name!r}; give {name!r}, which stands for all '
-      'of its calls'
-    )
-  if not known:
-    raise UserError(f'the model has no site {site!r}: it has no taps')
-  check_name('site', site, known)
-
-
-def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
-  """Returns the sites that are asked for; None stands for all but those on demand.
-
-  Raises:
-    UserError: If the model does not have a site.
-  """
-  known = places(checked_module(model))
-  if sites is None:
-    return [place.site for place in known if not place.tap.is_on_demand]
-  wanted = names_of_sites(sites)
-  for site in wanted:
-    check_edit_site(site, [place.site for place in known])
-  return wanted
-
-
-def names_of_sites(sites: Any) -> list[str]:
-  """Returns a list of names; raises UserError for something else."""
-  check_is_list(sites)
-  names = [*sites]
-  for name in names:
-    if not isinstance(name, str):
-      raise UserError(
-        f'an entry of sites is {in_one_line(repr(name), 80)}; it must be the name of a '
-        'site'
-      )
-  return names
-
-
-def check_is_list(sites: Any) -> None:
-  """Raises UserError if what should be a list of sites is one site or a function."""
-  # A `Node` of zoo/probing/inside/nodes.py is a named tuple.
-  if isinstance(sites, str) or hasattr(sites, '_fields'):
-    raise UserError(f'sites is {sites!r}; it must be a list of sites')
-  if callable(sites):
-    raise UserError(
-      'sites is a function; it must be a list of names, such as those of '
-      'zoo.probing.sites(model) that you choose'
-    )
-
-
-def sites_of_kind(model: Predictor, *kinds: str) -> list[str]:
-  """Returns the sites whose taps have one of these `zoo.probing.TAP_KINDS`."""
-  known = places(checked_module(model))
-  return [place.site for place in known if place.tap.kind in kinds]
+  return [*taps_of(model)]
 
 
 def in_order_of_calls(
@@ -158,34 +101,6 @@ def site_of(name: str, sites: Collection[str]) -> str:
     site for site in sites if name == site or name.startswith((f'{site}@', f'{site}.'))
   ]
   return max(of, key=len)
-
-
-def is_value_of(name: str, wanted: str) -> bool:
-  """Says whether a captured value is of a site, or is an array in its tree."""
-  without_call = re.sub(r'@\d+', '', name)
-  return without_call == wanted or without_call.startswith(f'{wanted}.')
-
-
-def takes(function: Callable[..., Any], number: int) -> bool:
-  """Says whether a function can be called with so many positional arguments.
-
-  Args:
-    function: The function.
-    number: The number of arguments.
-
-  Returns:
-    Whether it takes them. True for a function that does not say what it takes, as some
-    built-in ones do not.
-  """
-  try:
-    taken = signature(function)
-  except (TypeError, ValueError):
-    return True
-  try:
-    taken.bind(*range(number))
-  except TypeError:
-    return False
-  return True
 
 
 def calls_of(values: dict[str, Array], site: str) -> list[Array]:
@@ -238,9 +153,8 @@ def capture(
     The values by name, sorted by layer.
 
   Raises:
-    UserError: If the model is not an NNX module or does not have one of the sites; if a
-      site that is named in `sites` has no value in the forward pass; or if `sites` is
-      None, and the model has taps of which none has a value.
+    UserError: If the model is not an NNX module, lacks one of the sites, or has no
+      value there in a forward pass.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -250,8 +164,7 @@ def capture(
     >>> values['layers.0.mixer.heads'].shape  # prompts, tokens, heads, size of a head
     (8, 9, 2, 32)
   """
-  known = [place.site for place in places(checked_module(model))]
-  parents = None
+  known, parents = [*taps_of(model)], None
   if sites is not None:
     sites = names_of_sites(sites)
     parents = [_parent(site, known) for site in sites]
@@ -261,14 +174,9 @@ def capture(
     return recorded(models[0], prompt, wanted)[0]
 
   values = run_once(captured, [model], prompt)
+  check_values(values, wanted, sites)
   if sites is None:
-    if wanted and not values:
-      raise UserError(no_values(wanted))
     return _in_order(values)
-  for site in sites:
-    if not any(is_value_of(name, site) for name in values):
-      check_name('site', site, [*known, *values])
-      raise UserError(no_value(site))
   chosen = {
     name: value
     for name, value in values.items()
@@ -283,42 +191,6 @@ def _parent(name: str, known: Sequence[str]) -> str:
     return name
   of = [site for site in known if name.startswith(f'{site}.')]
   return max(of, key=len, default=name)
-
-
-# Why a tap has no value, and what to do.
-_NOT_SEEN = (
-  'within a compiled loop or function (nnx.jit, nnx.scan, jax.lax.scan), whose values '
-  'cannot be read from outside; a copy of the model without the decorator, or with a '
-  'Python loop, shows them'
-)
-
-
-def no_value(site: str) -> str:
-  """Returns the error message for a site that has no value in a forward pass."""
-  return (
-    f'the site {site!r} has no value in a forward pass: its tap is not called, or is '
-    f'{_NOT_SEEN}'
-  )
-
-
-def no_array(site: str, names: Collection[str]) -> str:
-  """Returns the error message for a site at which no array was recorded.
-
-  Args:
-    site: The site.
-    names: The names of all recorded values, as in `capture`.
-  """
-  if any(name.startswith(f'{site}.') for name in names):
-    return f'the value at the site {site!r} is a tree of arrays; an edit needs an array'
-  return no_value(site)
-
-
-def no_values(sites: Sequence[str]) -> str:
-  """Returns the error message for a model none of whose sites has a value."""
-  return (
-    f'none of the sites {shown(sites)} has a value in a forward pass: their taps are '
-    f'not called, or are {_NOT_SEEN}'
-  )
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
@@ -424,16 +296,6 @@ def _in_order(maps: dict[str, Array]) -> dict[str, Array]:
   return {name: maps[name] for name in in_order(maps)}
 
 
-def checked_module(model: Predictor) -> nnx.Module:
-  """Returns the model; raises UserError unless it is an NNX module."""
-  if not isinstance(model, nnx.Module):
-    raise UserError(
-      f'the model is of type {type(model).__name__}; it must be an NNX module, such as '
-      'the attribute model of what zoo.load returns'
-    )
-  return model
-
-
 def _intermediates(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   (model,) = models
   values, _ = recorded(model, prompt, wanted_sites(model, None))
@@ -452,11 +314,11 @@ def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
       layer = name.removesuffix('.mixer') + call
       maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   # A model of the user's own has its maps at taps of the kind `pattern`.
-  axes = {place.site: place.tap.axes for place in places(models[0])}
+  taps = taps_of(models[0])
   for site in sites_of_kind(models[0], 'pattern'):
     layer = site.rpartition('.')[0].removesuffix('.mixer')
     for call, value in _calls(values, site):
-      maps.setdefault(layer + call, _map_of(site, axes[site], value))
+      maps.setdefault(layer + call, _map_of(site, taps[site].axes, value))
   return maps
 
 

@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.losses import ROUNDING
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.rows import Rows
+from zoo.measure.table import Rows
 from zoo.models.linear_attention import LinearAttention
 from zoo.theory.exact import in_float64, rule_of
 

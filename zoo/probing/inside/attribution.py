@@ -17,7 +17,8 @@ from zoo.core.protocols import Predictor
 from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run_once
 from zoo.models.layers import WITH_SCALE, normed
-from zoo.probing.inside.activations import put_back, recorded, sites_of_kind
+from zoo.probing.checks import check_has_kind, sites_of_kind
+from zoo.probing.inside.activations import put_back, recorded
 from zoo.probing.inside.edits import edited
 from zoo.probing.inside.reach import dead_sites, readers
 
@@ -64,10 +65,8 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
     The predictions, the contributions by site, and the rest.
 
   Raises:
-    UserError: If the model has no tap of the kinds `heads` and `added`; if the
-      contributions do not sum to the prediction, to half of the digits; or if a value
-      reaches the prediction only through another value that is attributed as a whole,
-      which would leave it a contribution of 0.
+    UserError: If the model has no tap of the kinds `heads` and `added`, or if its
+      prediction is not a sum of their values, to half of the digits.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -80,12 +79,9 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   References:
     Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
   """
+  why = 'whose values its prediction would be a sum of'
+  check_has_kind(model, ('heads', 'added'), why)
   sites = _additive(model, prompt)
-  if not sites:
-    raise UserError(
-      f'{type(model).__name__} has no tap of the kind heads or added, whose values its '
-      'prediction would be a sum of'
-    )
   function = functools.partial(_attribution, sites=sites)
   prediction, contributions, rest, is_read = run_once(function, [model], prompt)
   unread = [name for name in is_read if not is_read[name]]
@@ -198,7 +194,8 @@ def _additive(model: Any, prompt: Prompt) -> list[str]:
   """
   heads, added = (sites_of_kind(model, kind) for kind in ('heads', 'added'))
   few = jax.tree.map(lambda array: array[:2], prompt)
-  mixers = readers(model, few, heads) if heads and added else []
+  by_heads = readers(model, few, heads) if added else {}
+  mixers = {site for of_heads in by_heads.values() for site in of_heads}
   return in_order([*heads, *(site for site in added if site not in mixers)])
 
 

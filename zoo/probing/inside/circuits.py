@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import heapq
-from collections.abc import Sequence
+import math
+import operator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,29 +18,27 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task, require_task
 from zoo.core.tables import format_table
-from zoo.measure.predict import Programs
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
+from zoo.host.progress import progress_bar
+from zoo.measure.intervals import (
   Estimate,
   Interval,
-  Share,
   difference,
   estimate,
-  name_of_share,
   one_more,
-  plus_minus,
   resampled_means,
-  share_of_gap,
-  why_no_share,
 )
+from zoo.measure.predict import Programs
+from zoo.measure.ratio import Share, share_of_gap, why_no_share
+from zoo.measure.table import Rows, Tabular, name_of_share, plus_minus
 from zoo.probing.inside.effects import LossAtQuery, checked_prompts
 from zoo.probing.inside.graphs import (
   Ends,
   Graph,
+  Known,
   ends_of,
   graph_of,
   run_graph,
@@ -49,7 +51,10 @@ _KEPT_SHARE = 0.9  # A circuit recovers this share of the gap.
 _NUM_RANDOM = 10  # This many random sets are drawn for each size.
 _ALL_SIZES = 32  # Up to this number of edges, the curve has all sizes.
 _NUM_SIZES = 16  # The curve of a larger graph has this many sizes.
-_AT_ONCE = 8  # One program runs this many sets of edges.
+_FEW = 8  # The search runs a multiple of this number of sets.
+_AT_ONCE = 32  # One call of a program runs up to this many sets.
+_RUNS_OF_SCORES = 3 * _NUM_STEPS  # The scores take about as long as so many runs.
+_BYTES = 2**24  # What all senders add to the streams of one batch of prompts.
 _LISTED = 20  # The printed table has this many edges.
 _NUM_SAMPLES = 200  # The bootstrap draws the prompts of the search this many times.
 _LEAST_PROMPTS = 64  # With fewer, mean ± half contains the truth in under 88 %.
@@ -70,16 +75,17 @@ class Edge(NamedTuple):
       network, or the last site of the stream, which the readout reads.
     score: The share of the gap that the clean value on this edge recovers, to the first
       order.
-    is_kept: Whether the edge belongs to the circuit.
+    is_kept: Whether the edge belongs to the circuit. None means that the search was
+      stopped before it came to this edge.
     kept_share: The share of 200 bootstrap samples of the prompts in whose circuit the
-      edge is, from 0 to 1 (see `circuit`).
+      edge is, from 0 to 1 (see `circuit`). None means that the search was stopped.
   """
 
   sender: Node
   receiver: Node
   score: Share
-  is_kept: bool
-  kept_share: float
+  is_kept: bool | None
+  kept_share: float | None
 
 
 class EdgeRow(NamedTuple):
@@ -91,8 +97,9 @@ class EdgeRow(NamedTuple):
     receiver: The site of the receiver.
     receiver_head: The head of the receiver; None if it is not a part of a head.
     score: The score of the edge.
-    is_kept: Whether the edge belongs to the circuit.
-    kept_share: The share of bootstrap samples in whose circuit the edge is.
+    is_kept: Whether the edge belongs to the circuit; None if it was not searched.
+    kept_share: The share of bootstrap samples in whose circuit the edge is; None if the
+      search was stopped.
   """
 
   sender: str
@@ -100,8 +107,8 @@ class EdgeRow(NamedTuple):
   receiver: str
   receiver_head: int | None
   score: Share
-  is_kept: bool
-  kept_share: float
+  is_kept: bool | None
+  kept_share: float | None
 
 
 class CurvePoint(NamedTuple):
@@ -116,7 +123,7 @@ class CurvePoint(NamedTuple):
     random: The mean share that ten random sets of n edges recover. Its `half` is half
       of the interval that contains the share of one more random set on the same prompts
       with a probability of 95 %, if these shares are normal (see
-      `zoo.measure.statistics.one_more`). A random set grows from the readout, as the
+      `zoo.measure.intervals.one_more`). A random set grows from the readout, as the
       circuit does, and takes the edges in a random order.
     largest_random: The largest share of the ten random sets, with its error over
       prompts. If the first n edges were a random set, too, they would be above all ten
@@ -138,9 +145,14 @@ class Circuit(Tabular):
   rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv` writes them
   to a file.
 
+  A limit of time, or Ctrl-C, stops the work. If it stops the search, the circuit is
+  that of the edges searched until then: they would belong to the circuit of a longer
+  search, too, but recover less than 90 % without the others.
+
   Attributes:
     edges: All edges, in the order in which the set of edges grows.
-    curve: The share that the first n edges recover, for several n from 1 on.
+    curve: The share that the first n edges recover, for several n from 1 on. It lacks
+      some n if the work was stopped.
     recovered: The share of the gap that the circuit recovers.
     random: The mean share that ten random sets of as many edges recover. Its `half` is
       that of predicting one more random set, as in `CurvePoint`.
@@ -150,6 +162,8 @@ class Circuit(Tabular):
     clean: The loss in the clean prompts.
     corrupt: The loss in the corrupt prompts.
     gap: The corrupt loss minus the clean loss, prompt by prompt.
+    stopped: Why the work was stopped before its end: 'by Ctrl-C', or 'after 2 minutes'.
+      None means that it was not.
   """
 
   edges: list[Edge]
@@ -161,6 +175,7 @@ class Circuit(Tabular):
   clean: Estimate
   corrupt: Estimate
   gap: Estimate
+  stopped: str | None = None
 
   @property
   def kept(self) -> list[Edge]:
@@ -191,12 +206,14 @@ class Circuit(Tabular):
       f'{plus_minus(self.largest_random)} in {_NUM_RANDOM} sets; all others without '
       f'these {plus_minus(self.without)}.'
     )
+    if self.stopped is not None:
+      said = f'Stopped {self.stopped}: {self._missing}\n{said}'
     rows = [
       (
         str(edge.sender),
         str(edge.receiver),
         plus_minus(edge.score),
-        f'{edge.kept_share:.2f}',
+        '—' if edge.kept_share is None else f'{edge.kept_share:.2f}',
       )
       for edge in kept[:_LISTED]
     ]
@@ -205,6 +222,19 @@ class Circuit(Tabular):
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
     return f'{said}\n{format_table(rows, header)}{more}'
 
+  @property
+  def _missing(self) -> str:
+    """What was not done, if the work was stopped."""
+    num_open = sum(edge.is_kept is None for edge in self.edges)
+    if num_open:
+      return (
+        f'{num_open} of {len(self.edges)} edges were not searched; the others do not '
+        f'recover {_KEPT_SHARE:.0%} on the prompts of the search.'
+      )
+    if self.edges[0].kept_share is None:
+      return 'the search did not come to the sets that say how sure each edge is.'
+    return 'the curve lacks some numbers of edges.'
+
 
 def circuit(
   model: Predictor,
@@ -212,6 +242,7 @@ def circuit(
   keep: str | None = 'inputs',
   num_prompts: int = 256,
   seed: int = 0,
+  minutes: float | None = None,
 ) -> Circuit:
   """Finds few edges that recover 90 % of the gap between corrupt and clean loss.
 
@@ -267,15 +298,23 @@ def circuit(
       `recovered` ± half contains the truth in 0.88, 0.91, 0.92 and 0.93 of draws of 64,
       128, 256 and 512 pairs.
     seed: The seed of the prompts and of the random sets.
+    minutes: The limit of time, above 0. After it the search and the curve are stopped
+      where they are. The scores of all edges, the first eight sets of the search, and
+      the shares of what has been found are computed in any case. None means no limit.
+      Ctrl-C after the first eight sets stops the search or the curve in the same way;
+      pressed again, or before, it raises `KeyboardInterrupt`.
 
   Returns:
-    All edges with their scores, the curve, and the shares of the circuit.
+    All edges with their scores, the curve, and the shares of the circuit. If the work
+    was stopped, the field `stopped` says why, and the field `is_kept` is None for edges
+    that were not searched.
 
   Raises:
     UserError: If the model lacks one of the kinds or has loops; if a part of the model
       reads the residual stream at a place without such a tap, or reads the prompt
-      directly; if the task does not redraw prompts; if the gap is less than 3
-      standard errors above 0, or no more than rounding.
+      directly; if the limit of time is not above 0; if the task does not redraw
+      prompts; if the gap is less than 3 standard errors above 0, or no more than
+      rounding.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -292,49 +331,84 @@ def circuit(
     check_name('keep', keep, KEPT)
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   check_count('seed', seed, minimum=0)
+  if minutes is not None:
+    check_number('minutes', minutes, above=0.0)
   choosing, judging = (
     _pair(task, keep, num_prompts, key)
     for key in jax.random.split(stream_of(seed, CURVE_STREAM))
   )
   graph = graph_of(model, choosing[0])
-  runner = _Runner(model, task, graph)
-  clean_loss, corrupt_loss = runner.checked_ends(*choosing)
-  gap, moves = corrupt_loss - clean_loss, runner.moves(*choosing)
-  scores = [_share(move, clean_loss, corrupt_loss) for move in moves.T]
-  order = _grown(graph, np.abs([score.mean for score in scores]))
-  kept, recovered = _smallest(runner, choosing, order, corrupt_loss, gap)
-  kept_shares = _kept_shares(graph, moves, recovered, gap)
+  runner = _Runner(model, task, graph, num_prompts, minutes)
+  with contextlib.closing(runner.bar):
+    clean_loss, corrupt_loss = runner.checked_ends(*choosing)
+    moves, gap = runner.moves(*choosing), corrupt_loss - clean_loss
+    scores = [_share(move, clean_loss, corrupt_loss) for move in moves.T]
+    order = _grown(graph, np.abs([score.mean for score in scores]))
+    search = _Search(runner, choosing, order, corrupt_loss, gap)
+    search.run()
+    judged = _judged(runner, judging, order, search.num_kept, seed)
+  if search.is_finished:
+    kept_shares = _kept_shares(graph, moves, np.stack(search.recovered, axis=1), gap)
+  else:
+    kept_shares = None
   edges = []
   for rank, i in enumerate(order):
     sender, receiver = graph.edges[i]
-    kept_share = float(kept_shares[i])
-    edges.append(Edge(sender, receiver, scores[i], rank < kept, kept_share))
-  return _judged(runner, judging, edges, order, kept, seed)
+    is_kept = rank < search.num_kept or (False if search.has_found else None)
+    kept_share = None if kept_shares is None else float(kept_shares[i])
+    edges.append(Edge(sender, receiver, scores[i], is_kept, kept_share))
+  return Circuit(edges=edges, stopped=runner.stopped, **judged)
 
 
-def _smallest(
-  runner: _Runner,
-  choosing: tuple[Prompt, Prompt],
-  order: Int[np.ndarray, ' e'],
-  corrupt_loss: Float[np.ndarray, ' b'],
-  gap: Float[np.ndarray, ' b'],
-) -> tuple[int, Float[np.ndarray, 'b n']]:
-  """Returns the smallest number of the first edges that recover enough.
+class _Search:
+  """The search for the smallest number of the first edges that recover enough.
 
-  Beside it is what the first n edges recover in each prompt, for n from 1 to twice this
-  number or a little more.
+  Attributes:
+    recovered: What the first n edges recover in each prompt of the search, for n from 1
+      on. A search that is not stopped goes to twice the number that it finds, or a
+      little more.
+    num_kept: The number of edges that it has found. If it was stopped before, this is
+      the number of edges that it has searched; the smallest number is larger.
+    has_found: Whether the first `num_kept` edges recover enough, or are all edges.
+    is_finished: Whether it was not stopped.
   """
-  kept, parts = 0, []
-  while len(parts) < len(order) and not (kept and len(parts) >= 2 * kept):
-    start = len(parts) + 1
-    counts = range(start, min(start + _AT_ONCE, len(order) + 1))
-    parts += [
-      corrupt_loss - losses
-      for losses in runner.losses(*choosing, [order[:count] for count in counts])
-    ]
-    enough = [n for n in counts if parts[n - 1].mean() >= _KEPT_SHARE * gap.mean()]
-    kept = kept or min(enough, default=0)
-  return kept or len(order), np.stack(parts, axis=1)
+
+  def __init__(
+    self,
+    runner: _Runner,
+    prompts: tuple[Prompt, Prompt],
+    order: Int[np.ndarray, ' e'],
+    corrupt_loss: Float[np.ndarray, ' b'],
+    gap: Float[np.ndarray, ' b'],
+  ):
+    self.runner, self.prompts, self.order = runner, prompts, order
+    self.corrupt_loss, self.gap = corrupt_loss, gap
+    self.recovered: list[np.ndarray] = []
+    self.num_kept, self.has_found, self.is_finished = 0, False, False
+
+  def run(self) -> None:
+    """Searches until it is finished or stopped, at first a few numbers of edges."""
+    self._add(_FEW)
+    with self.runner.until_stopped():
+      # Twice as many at a time find a number n before 2 n are searched.
+      while not self.has_found:
+        self._add(min(len(self.recovered), _AT_ONCE))
+      whole = _FEW * math.ceil(2 * self.num_kept / _FEW)
+      while len(self.recovered) < min(whole, len(self.order)):
+        self._add(min(whole - len(self.recovered), _AT_ONCE))
+      self.is_finished = True
+
+  def _add(self, num_sets: int) -> None:
+    """Runs the next sets of edges, each of which has one edge more than the last."""
+    start = len(self.recovered) + 1
+    counts = range(start, min(start + num_sets, len(self.order) + 1))
+    losses = self.runner.losses(*self.prompts, [self.order[:n] for n in counts])
+    self.recovered += [self.corrupt_loss - of_set for of_set in losses]
+    if not self.has_found:
+      wanted = _KEPT_SHARE * self.gap.mean()
+      enough = [n for n in counts if self.recovered[n - 1].mean() >= wanted]
+      self.num_kept = min(enough, default=len(self.recovered))
+      self.has_found = bool(enough) or self.num_kept == len(self.order)
 
 
 def _kept_shares(
@@ -357,45 +431,48 @@ def _kept_shares(
 def _judged(
   runner: _Runner,
   judging: tuple[Prompt, Prompt],
-  edges: list[Edge],
   order: Int[np.ndarray, ' e'],
-  kept: int,
+  num_kept: int,
   seed: int,
-) -> Circuit:
-  """Returns what the circuit, the rest and random sets recover, on new prompts."""
-  clean_loss, corrupt_loss = runner.checked_ends(*judging)
+) -> dict[str, Any]:
+  """Returns what the circuit, the rest and random sets recover, on new prompts.
+
+  These are the fields of a `Circuit` but its edges. If the runner is stopped, the curve
+  lacks some points; it has that of the circuit in any case.
+  """
   num_edges = len(runner.graph.edges)
   generator = np.random.default_rng(seed)
   orders = [
     _grown(runner.graph, generator.permutation(num_edges).astype(float))
     for _ in range(_NUM_RANDOM)
   ]
-  counts = sorted({*_sizes(num_edges), kept})
-  sets = [order[:count] for count in counts] + [order[kept:]]
-  sets += [random[:count] for count in counts for random in orders]
-  losses = runner.losses(*judging, sets)
-  own, without = losses[: len(counts)], losses[len(counts)]
-  of_random = losses[len(counts) + 1 :].reshape(len(counts), _NUM_RANDOM, -1)
-  curve = [
-    CurvePoint(
-      count,
-      _share(corrupt_loss - losses_of_set, clean_loss, corrupt_loss),
-      *_of_random(losses_of_sets, clean_loss, corrupt_loss),
-    )
-    for count, losses_of_set, losses_of_sets in zip(counts, own, of_random, strict=True)
-  ]
-  point = curve[counts.index(kept)]
-  return Circuit(
-    edges=edges,
-    curve=curve,
-    recovered=point.recovered,
-    random=point.random,
-    largest_random=point.largest_random,
-    without=_share(corrupt_loss - without, clean_loss, corrupt_loss),
-    clean=estimate(clean_loss),
-    corrupt=estimate(corrupt_loss),
-    gap=difference(corrupt_loss, clean_loss),
-  )
+  counts = sorted({*_sizes(num_edges), num_kept} - {0})
+  runner.expect(3 + (1 + _NUM_RANDOM) * len(counts))
+  clean_loss, corrupt_loss = runner.checked_ends(*judging)
+
+  def point_of(count: int) -> CurvePoint:
+    sets = [order[:count], *(random[:count] for random in orders)]
+    losses = runner.losses(*judging, sets)
+    recovered = _share(corrupt_loss - losses[0], clean_loss, corrupt_loss)
+    random = _of_random(losses[1:], clean_loss, corrupt_loss)
+    return CurvePoint(count, recovered, *random)
+
+  (without,) = runner.losses(*judging, [order[num_kept:]])
+  points = {num_kept: (point := point_of(num_kept))}
+  with runner.until_stopped():
+    for count in counts:
+      if count != num_kept:
+        points[count] = point_of(count)
+  return {
+    'curve': [points[count] for count in sorted(points)],
+    'recovered': point.recovered,
+    'random': point.random,
+    'largest_random': point.largest_random,
+    'without': _share(corrupt_loss - without, clean_loss, corrupt_loss),
+    'clean': estimate(clean_loss),
+    'corrupt': estimate(corrupt_loss),
+    'gap': difference(corrupt_loss, clean_loss),
+  }
 
 
 def _pair(
@@ -412,12 +489,54 @@ def _pair(
   return checked_prompts(clean, corrupt)
 
 
-class _Runner:
-  """A runner of sets of edges of one model; compiled programs are shared."""
+class _TimeIsUp(Exception):
+  """The limit of time has passed."""
 
-  def __init__(self, model: Predictor, task: Task, graph: Graph):
+
+class _Runner:
+  """A runner of sets of edges of one model, with a progress bar and a limit of time.
+
+  Attributes:
+    graph: The graph of the model.
+    bar: The progress bar. Its unit is a run of one set for one batch of prompts.
+    stopped: Why the work was stopped. None means that it was not.
+  """
+
+  def __init__(
+    self,
+    model: Predictor,
+    task: Task,
+    graph: Graph,
+    num_prompts: int,
+    minutes: float | None,
+  ):
     self.model, self.graph, self.loss = model, graph, LossAtQuery(task)
-    self.programs = Programs()
+    self.programs, self.minutes, self.stopped = Programs(), minutes, None
+    self.start, self.can_stop = time.monotonic(), False
+    most = max(1, _BYTES // (len(graph.senders) * graph.num_bytes))
+    self.num_batches = math.ceil(num_prompts / most)
+    self.bar = progress_bar('circuit', 0, 'run', delay=1.0)
+    # The first number is that of two ends and the scores, and the search comes then.
+    self.expect(2 + _RUNS_OF_SCORES + len(graph.edges))
+
+  def expect(self, num_sets: int) -> None:
+    """Tells the progress bar how many sets are still to be run."""
+    self.bar.total = self.bar.n + num_sets * self.num_batches
+
+  @contextlib.contextmanager
+  def until_stopped(self) -> Iterator[None]:
+    """Ends the block of the `with` after the limit of time, or after Ctrl-C.
+
+    Nothing is left of the block if the runner was stopped before.
+    """
+    self.can_stop = True
+    try:
+      yield
+    except KeyboardInterrupt:
+      self.stopped = 'by Ctrl-C'
+    except _TimeIsUp:
+      self.stopped = self.stopped or f'after {self.minutes:g} minutes'
+    self.can_stop = False
 
   def losses(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
@@ -432,12 +551,10 @@ class _Runner:
 
     Raises:
       UserError: If these two runs do not predict what the model predicts for clean and
-        for corrupt prompts, if what heads read is not a function of their queries, keys
-        and values, or if the gap is not above 0.
+        for corrupt prompts, or if the gap is not above 0.
     """
     count = len(self.graph.edges)
-    sets = [np.arange(count), np.arange(0), np.arange(0, count, 2)]
-    predictions, losses, spread = self._run(clean, corrupt, sets)
+    predictions, losses = self._run(clean, corrupt, [np.arange(count), np.arange(0)])
     name = type(self.model).__name__
     plain = [
       np.asarray(self.programs.run(_predict, [self.model], prompt), np.float64)
@@ -445,7 +562,7 @@ class _Runner:
     ]
     scale = max(float(np.abs(values).max()) for values in plain)
     # Half of the digits must agree: the runs sum in another order, and add differences.
-    rounding = float(np.finfo(np.asarray(predictions[0]).dtype).eps) ** 0.5
+    rounding = float(np.finfo(predictions.dtype).eps) ** 0.5
     gaps = [np.abs(predictions[i] - plain[i]).max() for i in range(2)]
     if not max(gaps) <= rounding * scale:
       raise UserError(
@@ -453,13 +570,7 @@ class _Runner:
         f'{max(gaps):.2g}; a part of it reads the residual stream past the taps of the '
         'kinds stream, query, key and value, or the prompt past the stream'
       )
-    if not spread[2] <= rounding * max(scale, 1.0):
-      raise UserError(
-        f'what heads of {name} read depends on the residual stream beside their '
-        'queries, keys and values, as by gates or decays; a circuit needs softmax, '
-        'ReLU or linear attention'
-      )
-    clean_loss, corrupt_loss = losses[0], losses[1]
+    clean_loss, corrupt_loss = losses
     gap = difference(corrupt_loss, clean_loss)
     ends = estimate(clean_loss), estimate(corrupt_loss)
     if (reason := why_no_share(gap, *ends, is_loss=True)) is not None:
@@ -472,30 +583,48 @@ class _Runner:
   def moves(self, clean: Prompt, corrupt: Prompt) -> Float[np.ndarray, 'b e']:
     """Returns what each edge recovers in each prompt, to the first order."""
     function = functools.partial(_moves, graph=self.graph, loss=self.loss)
-    moves = self.programs.run(function, [self.model], clean, corrupt)
-    return -np.asarray(moves, np.float64).T
+    found = np.empty((len(clean.x), len(self.graph.edges)))
+    for part, *pair in self._batches(clean, corrupt):
+      found[part] = -np.asarray(self.programs.run(function, [self.model], *pair)).T
+      self.bar.update(_RUNS_OF_SCORES)
+    return found
+
+  def _batches(
+    self, clean: Prompt, corrupt: Prompt
+  ) -> Iterator[tuple[slice, Prompt, Prompt]]:
+    """Yields batches of one size; the last two may have some prompts in common."""
+    size = math.ceil(len(clean.x) / self.num_batches)
+    for i in range(self.num_batches):
+      start = min(i * size, len(clean.x) - size)
+      part = slice(start, start + size)
+      take = operator.itemgetter(part)
+      yield part, jax.tree.map(take, clean), jax.tree.map(take, corrupt)
 
   def _run(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns predictions, losses and spreads of each set of edges.
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns predictions and losses of up to `_AT_ONCE` sets of edges.
 
-    A program runs a few sets at a time.
+    Raises:
+      _TimeIsUp: Within `until_stopped`, if it is stopped or the limit has passed.
     """
-    masks = np.zeros((len(sets), len(self.graph.edges)), bool)
-    for mask, members in zip(masks, sets, strict=True):
-      mask[members] = True
-    found = []
-    for start in range(0, len(masks), _AT_ONCE):
-      some = masks[start : start + _AT_ONCE]
-      # With a fixed number of sets, one program is enough.
-      whole = np.resize(some, (_AT_ONCE, masks.shape[1]))
-      results = self.programs.run(self._measure, [self.model], clean, corrupt, whole)
-      found.append([np.asarray(result)[: len(some)] for result in results])
-    predictions, losses, spread = (
-      np.concatenate(parts) for parts in zip(*found, strict=True)
+    has_passed = (
+      self.minutes is not None and time.monotonic() > self.start + 60 * self.minutes
     )
-    return predictions, losses.astype(np.float64), spread
+    if self.can_stop and (self.stopped or has_passed):
+      raise _TimeIsUp
+    masks = np.zeros((_AT_ONCE, len(self.graph.edges)), bool)
+    for mask, members in zip(masks, sets, strict=False):
+      mask[members] = True
+    predictions: Any = [None] * len(clean.x)
+    losses = np.empty((len(sets), len(clean.x)))
+    for part, *pair in self._batches(clean, corrupt):
+      count = np.int32(len(sets))
+      of_part = self.programs.run(self._measure, [self.model], *pair, masks, count)
+      predicted, losses[:, part] = (np.asarray(array)[: len(sets)] for array in of_part)
+      predictions[part] = list(np.moveaxis(predicted, 1, 0))
+      self.bar.update(len(sets))
+    return np.stack(predictions, axis=1), losses
 
   @functools.cached_property
   def _measure(self) -> Any:
@@ -511,23 +640,46 @@ def _measure(
   clean: Prompt,
   corrupt: Prompt,
   masks: Bool[Array, 's e'],
+  count: Int[Array, ''],
   *,
   graph: Graph,
   loss: LossAtQuery,
-) -> tuple[Array, Array, Array]:
-  """Returns predictions, losses and spreads of sets of edges.
+) -> tuple[Float[Array, 's b *k'], Float[Array, 's b']]:
+  """Returns predictions and losses of the first sets of edges; the others are 0.
 
   It is called within a function that JAX traces.
   """
   (model,) = models
   ends = ends_of(model, graph, clean, corrupt)
 
-  def measured(mask: Array) -> tuple[Array, Array, Array]:
-    of_stages = graph.by_stage(mask.astype(ends.clean.dtype))
-    run = run_graph(model, graph, clean, with_edges(ends, of_stages))
-    return run.prediction, loss(run.prediction, clean), run.spread
+  def add(i: Int[Array, ''], state: tuple[Array, ...]) -> tuple[Array, ...]:
+    predictions, losses, mask_before, added_before = state
+    of_stages = graph.by_stage(masks[i].astype(ends.clean.dtype))
+    before = graph.by_stage(mask_before.astype(ends.clean.dtype))
+    # A stage reads the same as in the last set if no edge until there has changed.
+    pairs = zip(of_stages[:-1], before[:-1], strict=True)
+    is_equal = jnp.stack([jnp.all(new == old) for new, old in pairs])
+    known = Known(added_before, jnp.cumprod(is_equal).astype(bool))
+    streams = with_edges(ends, of_stages)
+    run = run_graph(model, graph, clean, streams, known=known)
+    return (
+      predictions.at[i].set(run.prediction),
+      losses.at[i].set(loss(run.prediction, clean)),
+      masks[i],
+      run.added,
+    )
 
-  return jax.lax.map(measured, masks)
+  def plain() -> tuple[Array, Array]:
+    return (prediction := model(clean)), loss(prediction, clean)
+
+  nothing = [
+    jnp.zeros((len(masks), *of_set.shape), of_set.dtype)
+    for of_set in jax.eval_shape(plain)
+  ]
+  # Without edges all senders add what they add in the corrupt prompts.
+  state = (*nothing, jnp.zeros_like(masks[0]), ends.corrupt)
+  predictions, losses, *_ = jax.lax.fori_loop(0, count, add, state)
+  return predictions, losses
 
 
 def _moves(

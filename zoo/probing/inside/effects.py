@@ -15,27 +15,19 @@ from zoo.core.errors import UserError, check_name, in_one_line, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run_once
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  Share,
-  estimate,
-  name_of_share,
-  share_of_gap,
-  why_no_share,
-)
-from zoo.probing.inside.activations import (
-  calls_of,
+from zoo.measure.ratio import Share, share_of_gap, why_no_share
+from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.probing.checks import (
   check_is_list,
   checked_module,
   no_array,
   no_values,
-  recorded,
-  site_of,
   takes,
   wanted_sites,
 )
+from zoo.probing.inside.activations import calls_of, recorded, site_of
 from zoo.probing.inside.attribution_patching import (
   ABLATED,
   NUM_STEPS,
@@ -75,8 +67,8 @@ class Effect(NamedTuple):
   It is a row of the table that `effects` returns. The gap is the corrupt loss minus the
   clean loss. It is the same for all values, so that shares can be compared. Errors are
   over prompts, and include that of the gap. If the gap is less than 8 standard errors
-  from 0, shares are of the type `zoo.measure.statistics.Interval`, with wide intervals
-  (see `zoo.measure.statistics.share_of_gap`). A share is None if it was not asked for,
+  from 0, shares are of the type `zoo.measure.intervals.Interval`, with wide intervals
+  (see `zoo.measure.ratio.share_of_gap`). A share is None if it was not asked for,
   if the gap is less than 3 standard errors from 0 or no more than rounding, or, without
   a `metric`, if the corrupt prompts have the lower loss.
 
@@ -360,19 +352,19 @@ def _patched_losses(
   clean: Prompt,
   corrupt: Prompt,
   axes: dict[str, str],
-  selections: _Selection,
+  selections: Selection,
   kinds: Sequence[str],
 ) -> _Losses:
   """Returns the losses with each value replaced in turn."""
   sites = [*axes]
 
   def measured(
-    models: Sequence[Any], clean: Prompt, corrupt: Prompt, selections: _Selection
+    models: Sequence[Any], clean: Prompt, corrupt: Prompt, selections: Selection
   ) -> tuple[Array, Array, Array]:
     values, prediction = recorded(models[0], clean, sites)
     _, corrupt_prediction = recorded(models[0], corrupt, ())
 
-    def replaced(selection: _Selection) -> Array:
+    def replaced(selection: Selection) -> Array:
       return loss(
         _replaced(models[0], clean, corrupt, values, axes, kinds, selection), clean
       )
@@ -395,7 +387,7 @@ def _first_order_losses(
   clean: Prompt,
   corrupt: Prompt,
   axes: dict[str, str],
-  selections: _Selection,
+  selections: Selection,
   how: tuple[Sequence[str], int | None, bool, bool],
 ) -> _Losses:
   """Returns first-order approximations of the losses with each value replaced in turn.
@@ -428,7 +420,7 @@ def _first_order_losses(
   return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
 
 
-class _Selection(NamedTuple):
+class Selection(NamedTuple):
   """One replacement of one or more values together, or an array of replacements.
 
   Attributes:
@@ -588,7 +580,7 @@ def _selections(
   kinds: Sequence[str],
   heads: bool,
   tokens: bool,
-) -> tuple[list[_Place], _Selection]:
+) -> tuple[list[_Place], Selection]:
   """Returns what all replacements are of, and these as arrays on the host.
 
   They are in the order of the kinds. Integers have no mean.
@@ -618,7 +610,7 @@ def _selections(
       kinds_of.append(KINDS.index(kind))
       rows.append(row + [(-1, -1, -1)] * (most - len(row)))
   members = np.array(rows, np.int32).reshape(-1, most, 3)
-  return places_of, _Selection(
+  return places_of, Selection(
     np.array(kinds_of, np.int32), *np.moveaxis(members, -1, 0)
   )
 
@@ -668,7 +660,7 @@ def _replaced(
   values: dict[str, Array],
   axes: dict[str, str],
   kinds: Sequence[str],
-  selection: _Selection,
+  selection: Selection,
 ) -> Array:
   """Returns the predictions with one value replaced.
 
@@ -683,14 +675,8 @@ def _replaced(
     calls = iter(calls_of(values, site))
 
     def replace(value: Array) -> Array:
-      own = next(calls)
-      has_mean = jnp.issubdtype(own.dtype, jnp.inexact)
-      ablated = [
-        ABLATED[kind](own) if kind in kinds and (has_mean or kind != 'mean') else own
-        for kind in KINDS[1:]
-      ]
-      new = jax.lax.select_n(selection.kind, own, *ablated)
-      return jnp.where(_mask(selection, i, axes[site], value), new, value)
+      new = new_value(next(calls), selection.kind, kinds)
+      return jnp.where(mask_of(selection, i, axes[site], value), new, value)
 
     return replace
 
@@ -698,7 +684,23 @@ def _replaced(
   return edited(model, edits)(prompt)
 
 
-def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
+def new_value(clean: Array, kind: Int[Array, ''], kinds: Sequence[str]) -> Array:
+  """Returns what a kind, a number in `KINDS`, puts in place of a value.
+
+  Args:
+    clean: The value in the clean prompts.
+    kind: The number of the kind.
+    kinds: The kinds that occur.
+  """
+  has_mean = jnp.issubdtype(clean.dtype, jnp.inexact)
+  ablated = [
+    ABLATED[name](clean) if name in kinds and (has_mean or name != 'mean') else clean
+    for name in KINDS[1:]
+  ]
+  return jax.lax.select_n(kind, clean, *ablated)
+
+
+def mask_of(selection: Selection, i: int, axes: str, value: Array) -> Array:
   """Returns which entries of the value at the site i are replaced."""
   names = axes.split() if axes else []
   mask = jnp.zeros(value.shape, bool)
@@ -719,7 +721,7 @@ def _table(
   clean_loss: Float[np.ndarray, ' b'],
   corrupt_loss: Float[np.ndarray, ' b'],
   losses: Float[np.ndarray, 'm b'],
-  selections: _Selection,
+  selections: Selection,
   places_of: Sequence[_Place],
   site_kinds: Mapping[str, str | None],
   empty: str,

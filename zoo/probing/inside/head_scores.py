@@ -11,11 +11,12 @@ from jaxtyping import Array, Bool, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.measure.rows import Rows
-from zoo.measure.statistics import Estimate, correlation
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.table import Rows
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples
-from zoo.probing.inside.activations import attention_maps, capture, sites_of_kind
+from zoo.probing.checks import check_has_kind, sites_of_kind
+from zoo.probing.inside.activations import attention_maps, capture
 from zoo.probing.inside.attribution import attribution
 
 _NO_ATTENTION = 'the head attends to nothing'
@@ -90,9 +91,8 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
     `reasons` says why.
 
   Raises:
-    UserError: If the model is not an NNX module; if it has no tap of the kind `embed`,
-      the embedded tokens; if a tap of the kind `pattern` has other axes than those of
-      `attention_maps`; or if its queries are not all tokens that are its keys.
+    UserError: If the model lacks a tap of the kind `embed`, the embedded tokens, or if
+      its attention has other axes, or other tokens as queries than as keys.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -218,13 +218,9 @@ def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
 
 def _embedded(model: Predictor, prompt: Prompt) -> Array:
   """Returns the tokens; raises UserError for a model without the kind `embed`."""
-  sites = sites_of_kind(model, 'embed')
-  if not sites:
-    raise UserError(
-      f'{type(model).__name__} has no tap of the kind embed: head_scores compares the '
-      'tokens that are its value'
-    )
-  return capture(model, prompt, sites[:1])[sites[0]]
+  check_has_kind(model, ['embed'], 'whose value has the tokens that are compared')
+  site = sites_of_kind(model, 'embed')[0]
+  return capture(model, prompt, [site])[site]
 
 
 def _earlier(
@@ -251,3 +247,41 @@ def _share(
   if total == 0:
     return _NO_ATTENTION
   return float((sizes * mask).sum() / total)
+
+
+def correlation(
+  first: Float[np.ndarray, 'p k'], second: Float[np.ndarray, 'p k']
+) -> Estimate | None:
+  """Returns the correlation of paired values of k outputs, over prompts and outputs.
+
+  Each value is taken relative to the mean of its output. The error is the jackknife's
+  over prompts, so that it also holds if one value says how much the other varies:
+  without any correlation, a correlation then lies outside of ± 2/√p too often.
+
+  Args:
+    first: The values `[p, k]` for each of p prompts.
+    second: As many other values.
+
+  Returns:
+    The correlation, with its standard error. None if the values of `first` or of
+    `second` do not vary, or would not without one of the prompts.
+  """
+  # Equal values have the difference 0, which the rounding of a mean could change.
+  apart = [np.asarray(values - values[0], np.float64) for values in (first, second)]
+  x, y = (values - values.mean(axis=0) for values in apart)
+  count = len(x)
+
+  def products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sums over all prompts but one, and last over all."""
+    sums = [
+      np.append(v.sum(axis=0) - v, [v.sum(axis=0)], axis=0) for v in (a, b, a * b)
+    ]
+    nums = np.append(np.full(count, count - 1), count)[:, None]
+    return (sums[2] - sums[0] * sums[1] / nums).sum(axis=1)
+
+  squares = products(x, x) * products(y, y)
+  if not (x.any() and y.any()) or squares.min() <= 0:
+    return None
+  *without_one, whole = products(x, y) / np.sqrt(squares)
+  pseudo = count * whole - (count - 1) * np.array(without_one)
+  return Estimate(float(whole), estimate(pseudo).stderr, count)

@@ -142,9 +142,8 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
     The score. None for a head that writes no label to the outputs.
 
   Raises:
-    UserError: If the model or its mixer is another one; if the tokens are not read by a
-      linear map; if the outputs are logits of bars (`head='bars'`); if a norm is
-      neither a layer norm nor an RMS norm; if there is no such layer or head.
+    UserError: If the model has no such layer or head, or if a part of it is of a kind
+      that this score does not cover.
 
   Example:
     >>> model = zoo.models.Transformer(

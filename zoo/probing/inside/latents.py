@@ -19,26 +19,14 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.core.taps import in_order, places
+from zoo.core.taps import in_order
+from zoo.measure.intervals import Estimate, Interval, one_more, welch_sum
 from zoo.measure.predict import run_once
-from zoo.measure.rows import Rows
-from zoo.measure.statistics import (
-  Estimate,
-  Interval,
-  one_more,
-  p_value_above_zero,
-  ratio,
-  welch_sum,
-)
-from zoo.probing.inside.activations import (
-  checked_module,
-  in_order_of_calls,
-  no_value,
-  no_values,
-  recorded,
-  site_of,
-  wanted_sites,
-)
+from zoo.measure.ratio import ratio
+from zoo.measure.table import Rows
+from zoo.measure.tests import p_value_above_zero
+from zoo.probing.checks import check_values, taps_of, wanted_sites
+from zoo.probing.inside.activations import in_order_of_calls, recorded, site_of
 
 # A target is a function of prompts that returns a number or an array for each of them,
 # `[b, …]`.
@@ -139,10 +127,8 @@ def probe_latents(
     a forward pass.
 
   Raises:
-    UserError: If a site is unknown, also to an untrained model; if no targets are
-      given, and the task has none or `latent_targets` refuses it; if there is a single
-      untrained model; if there are fewer than 128 prompts; if the model has taps, and
-      none of the sites has a value that can be read.
+    UserError: If a site is unknown or has no value, if there are no targets, or if
+      there are too few prompts or untrained models.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
@@ -162,7 +148,7 @@ def probe_latents(
     raise UserError('there is one untrained model; their spread needs two or more')
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   chosen = wanted_sites(model, sites)
-  axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
+  axes = {site: tap.axes or '' for site, tap in taps_of(model).items()}
   task = task.held_out()
   prompt = task.sample(stream_of(seed, CURVE_STREAM), num_prompts, latents=True)
   wanted = latent_targets(task, prompt) if targets is None else targets
@@ -181,12 +167,8 @@ def probe_latents(
 
   def rows_of(of: Predictor) -> dict[str, Float[np.ndarray, 'b _']]:
     values = run_once(values_of, [of], prompt_alone)
+    check_values(values, chosen, sites)
     seen = {name: site_of(name, chosen) for name in values}
-    for site in chosen:
-      if sites is not None and site not in seen.values():
-        raise UserError(no_value(site))
-    if chosen and not values:
-      raise UserError(no_values(chosen))
     names = sorted(in_order(values), key=lambda name: order.index(seen[name]))
     return {name: _rows(values[name], axes[seen[name]]) for name in names}
 

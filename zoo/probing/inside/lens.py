@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task, require_task
-from zoo.measure.curves import summarise
+from zoo.measure.curve import summarise
+from zoo.measure.intervals import Estimate, half_of
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate, half_of, name_of_half
+from zoo.measure.table import Rows, Tabular, name_of_half
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512

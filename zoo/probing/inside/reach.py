@@ -22,14 +22,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.measure.predict import run_once
-from zoo.probing.inside.activations import (
-  calls_of,
-  checked_module,
-  put_back,
-  recorded,
-  sites_of_kind,
-  wanted_sites,
-)
+from zoo.probing.checks import checked_module, sites_of_kind, wanted_sites
+from zoo.probing.inside.activations import calls_of, put_back, recorded
 
 # The noise in each trial, in units of 1 + |value|. Much noise, of both signs, opens a
 # unit that is below its threshold. With little noise no iteration diverges to NaN.
@@ -109,7 +103,7 @@ def unreached(model: nnx.Module, parts: Mapping[str, Any], prompt: Prompt) -> li
       disturb = {}
       for i, site in enumerate(sites):
         of_site = jnp.where(chosen == i, trial, _UNCHANGED)
-        of_leaf = functools.partial(_disturbed, parts[site], of_site)
+        of_leaf = functools.partial(_part_disturbed, parts[site], of_site)
         disturb[site] = functools.partial(jax.tree.map, of_leaf)
       return exchanged(models[0], disturb)(prompt)
 
@@ -128,38 +122,35 @@ def unreached(model: nnx.Module, parts: Mapping[str, Any], prompt: Prompt) -> li
 
 
 def depends(
-  results_with: Callable[[Callable[[Array], Array]], list[Array]],
-  part: Any,
-  new_edit: Callable[[], Callable[[Array], Array]],
+  results_in: Callable[[Int[Array, '']], list[Array]],
 ) -> Bool[Array, '']:
-  """Returns whether any of several results depends on a part of a value.
+  """Returns whether any of several results depends on a value.
 
   It is called within a function that JAX traces. A value behind a threshold may be felt
-  at its new value alone, so this value is tried beside noise.
+  at a certain new value alone, so this value is tried beside noise.
 
   Args:
-    results_with: A function that returns the results if an edit changes the value.
-    part: The part, an index as in NumPy.
-    new_edit: A function that returns an edit which puts the new value into the part.
+    results_in: A function that returns the results if the value is as `in_trial`
+      returns it for the number of a trial.
   """
-
-  def with_trial(trial: Int[Array, '']) -> list[Array]:
-    put_new = new_edit()
-
-    def edit(value: Array) -> Array:
-      disturbed = _disturbed(part, trial % _NUM_TRIALS, value)
-      return jnp.where(trial == _NUM_TRIALS, put_new(value), disturbed)
-
-    return results_with(edit)
-
   # One program computes all of them, so that most equal results have equal bits.
   trials = [_UNCHANGED, _NUM_TRIALS, *range(1, _NUM_TRIALS)]
-  results = jax.lax.map(with_trial, jnp.array(trials))
+  results = jax.lax.map(results_in, jnp.array(trials))
   return jnp.any(jnp.stack([_has_changed(of[0], of[1:]) for of in results]))
 
 
-def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[str]:
-  """Returns the outputs of mixers and networks that depend directly on some sites.
+def in_trial(
+  trial: Int[Array, ''], mask: Bool[Array, ...], value: Array, new: Array
+) -> Array:
+  """Returns a value in a trial of `depends`; `new` is the value tried beside noise."""
+  disturbed = _disturbed(mask, trial % _NUM_TRIALS, value)
+  return jnp.where(mask & (trial == _NUM_TRIALS), new, disturbed)
+
+
+def readers(
+  model: Predictor, prompt: Prompt, senders: Sequence[str]
+) -> dict[str, list[str]]:
+  """Returns which outputs of mixers and networks depend directly on some sites.
 
   Only direct dependence counts: the residual stream is kept. For this, all other values
   that are added to the stream are kept, and the values at all taps of the kinds `embed`
@@ -171,11 +162,14 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
   Args:
     model: A model with taps of the kind `added`.
     prompt: Prompts; two are enough.
-    senders: Sites. All of them are set to NaN together.
+    senders: Sites. Each of them in turn is set to NaN.
 
   Returns:
-    The sites of the kind `added`, without the senders, whose values become NaN.
+    For each sender the sites of the kind `added`, without the senders, whose values
+    become NaN.
   """
+  if not senders:
+    return {}
   added = [site for site in sites_of_kind(model, 'added') if site not in senders]
   stream = [
     place.site
@@ -185,48 +179,62 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
     and place.site not in senders
   ]
 
-  def moved(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
+  def moved(models: Sequence[Any], prompt: Prompt) -> Bool[Array, 's a']:
     (model,) = models
     values, _ = recorded(model, prompt, [*added, *stream])
-    seen: dict[str, list[Array]] = {site: [] for site in added}
 
-    def keep(site: str, back: Callable[[Array], Array], value: Array) -> Array:
-      seen[site].append(jnp.any(jnp.isnan(value)))
-      return back(value)
+    def moved_by(chosen: Int[Array, '']) -> Bool[Array, ' a']:
+      are_nan = {site: jnp.array(False) for site in added}
 
-    kept = {
-      site: functools.partial(keep, site, back)
-      for site, back in put_back(values, added).items()
-    }
-    noise = {site: lambda value: jnp.full_like(value, jnp.nan) for site in senders}
-    held = put_back(values, [site for site in stream if calls_of(values, site)])
-    exchanged(model, {**held, **kept, **noise})(prompt)
-    return {site: jnp.any(jnp.stack(calls)) for site, calls in seen.items() if calls}
+      def keep(site: str, back: Callable[[Array], Array], value: Array) -> Array:
+        are_nan[site] |= jnp.any(jnp.isnan(value))
+        return back(value)
 
-  is_moved = run_once(moved, [model], prompt)
-  return [site for site in added if is_moved.get(site, False)]
+      def disturb(i: int, value: Array) -> Array:
+        return jnp.where(chosen == i, jnp.full_like(value, jnp.nan), value)
+
+      kept = {
+        site: functools.partial(keep, site, back)
+        for site, back in put_back(values, added).items()
+      }
+      noise = {site: functools.partial(disturb, i) for i, site in enumerate(senders)}
+      held = put_back(values, [site for site in stream if calls_of(values, site)])
+      exchanged(model, {**held, **kept, **noise})(prompt)
+      return jnp.array([*are_nan.values()], bool)
+
+    return jax.lax.map(moved_by, jnp.arange(len(senders)))
+
+  are_moved = np.asarray(run_once(moved, [model], prompt))
+  return {
+    sender: [site for site, is_moved in zip(added, row, strict=True) if is_moved]
+    for sender, row in zip(senders, are_moved, strict=True)
+  }
 
 
-def _disturbed(part: Any, trial: Int[Array, ''], value: Any) -> Array:
-  """Returns a value with its part as it is in one of the trials.
+def _part_disturbed(part: Any, trial: Int[Array, ''], value: Any) -> Array:
+  """Returns a value with its part, an index as in NumPy, as it is in a trial."""
+  value = jnp.asarray(value)
+  return _disturbed(jnp.zeros(value.shape, bool).at[part].set(True), trial, value)
+
+
+def _disturbed(mask: Bool[Array, ...], trial: Int[Array, ''], value: Array) -> Array:
+  """Returns a value with its part in the mask as it is in one of the trials.
 
   Integers and booleans, which have no NaN, are another value in all trials but the
   first.
   """
-  value = jnp.asarray(value)
-  old = value[part]
   if jnp.issubdtype(value.dtype, jnp.inexact):
     # Noise in the place of an infinite value shows whether the value matters.
-    finite = jnp.where(jnp.isfinite(old), old, 0)
-    noise = jax.random.normal(jax.random.key(0), old.shape, old.dtype)
+    finite = jnp.where(jnp.isfinite(value), value, 0)
+    noise = jax.random.normal(jax.random.key(0), value.shape, value.dtype)
     noise *= 1 + jnp.abs(finite)
     noisy = [finite + jnp.asarray(size, noise.dtype) * noise for size in _NOISE]
-    changed = [*noisy, jnp.full_like(old, jnp.nan)]
+    changed = [*noisy, jnp.full_like(value, jnp.nan)]
   elif value.dtype == bool:
-    changed = [~old] * (_NUM_TRIALS - 1)
+    changed = [~value] * (_NUM_TRIALS - 1)
   else:
-    changed = [old + 1] * (_NUM_TRIALS - 1)
-  return value.at[part].set(jax.lax.select_n(trial, old, *changed))
+    changed = [value + 1] * (_NUM_TRIALS - 1)
+  return jnp.where(mask, jax.lax.select_n(trial, value, *changed), value)
 
 
 def _has_changed(before: Array, after: Array) -> Bool[Array, '']:

@@ -17,12 +17,9 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs, loss_of
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  estimate,
-)
+from zoo.measure.table import Rows, Tabular
 from zoo.probing.inside.activations import recorded, sites
 from zoo.probing.inside.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt

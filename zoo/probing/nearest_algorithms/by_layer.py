@@ -15,19 +15,15 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import distinct
+from zoo.measure.intervals import Estimate, difference, resampled_means
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  apart_from_extreme,
-  difference,
-  ratios,
-  resampled_means,
-)
+from zoo.measure.ratio import ratios
+from zoo.measure.table import Rows, Tabular
+from zoo.measure.tests import apart_from_extreme
+from zoo.probing.checks import check_finite
 from zoo.probing.context import (
   PER_NUMBER,
   SHARE_ROUNDING,
-  check_finite,
   effect_of_numbers,
   ignores_labels,
   with_others,
@@ -234,10 +230,8 @@ def algorithms(
     The distances with the model's own readout, and with the fitted linear map.
 
   Raises:
-    UserError: If the layers of the model cannot be read; if labels are not numbers, or
-      the loss is not the squared error; if the model ignores its context, or the labels
-      of its context; if the task does not define how its prompts are drawn again, or
-      has no examples; if there are too few prompts.
+    UserError: If the layers of the model cannot be read, if it ignores its context, if
+      the task is not covered, or if there are too few prompts.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -258,7 +252,7 @@ def algorithms(
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]
   effect = effect_of_numbers(last, samples.other)[:num_prompts]
-  check_finite(samples.predictions, effect)
+  check_finite('the model', samples.predictions, effect)
   if not effect.mean() > ROUNDING * np.mean(last**2):
     raise UserError(
       f'{type(model).__name__} ignores its context: its predictions for one query are '

@@ -16,8 +16,9 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import Baseline, distinct
 from zoo.measure.comparison import affordable
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate, ratio
+from zoo.measure.ratio import ratio
 from zoo.probing.context import (
   effect_of_numbers,
   ignores_labels,

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
@@ -19,6 +18,7 @@ from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
+from zoo.probing.checks import checked_module
 from zoo.probing.context import PER_NUMBER
 
 
@@ -100,8 +100,7 @@ def learned_guess(
     ('zero', 0.0)
   """
   require_task(task)
-  if not isinstance(model, nnx.Module):
-    raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
+  checked_module(model)
   least = least_queries(task.num_features)
   num_prompts = check_count('num_prompts', num_prompts, minimum=least)
   programs = Programs()

@@ -25,11 +25,12 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.tables import format_table
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate, name_of_half, plus_minus
+from zoo.measure.table import name_of_half, plus_minus
+from zoo.probing.checks import check_finite
 from zoo.probing.context import (
   PER_NUMBER,
-  check_finite,
   effect_of_numbers,
   ignores_labels,
   share_of_effect,
@@ -204,9 +205,7 @@ def sampled_algorithm(
     The nearest algorithm of each family.
 
   Raises:
-    UserError: If labels are not numbers, or the loss is not the squared error; if the
-      task does not define how its prompts are drawn again; if there are too few
-      prompts.
+    UserError: If the task is not covered, or if there are too few prompts.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -277,7 +276,7 @@ def _draw(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Drawn
     lambda pair: (_sample(pair[0], predict(pair[0])), predict(*pair[1])),
     with_others(task, prompts, seed),
   )
-  check_finite(samples.prediction, other)
+  check_finite('the model', samples.prediction, other)
   effect = effect_of_numbers(samples.prediction, other.astype(np.float64))
   return _Drawn(
     samples,

@@ -17,8 +17,8 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, require_task
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def alignment(
 ) -> Alignment:
   """Compares a model, a learning rule or an estimator with another one on a task.
 
-  `theory.research.asymptotic.task_alignment` compares two tasks instead.
+  `studies.paper.asymptotic.task_alignment` compares two tasks instead.
 
   - Quantity: means over prompts of differences between predictions f and f', and
     between their gradients in x_q; `Alignment` has the formulas.
@@ -100,9 +100,8 @@ def alignment(
     exact theory covers, the expectations in closed form.
 
   Raises:
-    UserError: If a predictor cannot be called on the task's prompts, or is fitted to
-      each prompt by another library, so that it has no gradient; if `num_prompts` is
-      below 2.
+    UserError: If a predictor cannot be called on the task's prompts or has no gradient,
+      or if `num_prompts` is below 2.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)

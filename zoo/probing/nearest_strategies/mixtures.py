@@ -22,7 +22,8 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.measure.curves import check_ways
+from zoo.measure.curve import check_ways
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import (
   Programs,
   at_query,
@@ -31,13 +32,9 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
-from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import (
-  Estimate,
-  estimate,
-  ratio,
-  simplex_stderrs,
-)
+from zoo.measure.ratio import ratio
+from zoo.measure.table import Rows, Tabular
+from zoo.probing.checks import check_finite
 from zoo.probing.context import PER_NUMBER, distances, effects_by_length
 from zoo.probing.nearest_strategies.simplex import (
   groups_within,
@@ -45,6 +42,7 @@ from zoo.probing.nearest_strategies.simplex import (
   nearest,
   nearest_by_likelihood,
   rounding,
+  simplex_stderrs,
   softmax,
 )
 from zoo.tasks.base import is_squared
@@ -271,9 +269,8 @@ def strategies(
     The nearest mixtures, with fixed weights and with weights that depend on the prompt.
 
   Raises:
-    UserError: If `predictors` is not a dictionary or is empty; if the task has numbers
-      and another loss than the squared error; if predictions contradict one another,
-      are not finite or do not fit the task; if there are too few prompts.
+    UserError: If the task or the predictors are not covered, if their predictions are
+      wrong, or if there are too few prompts.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=2)
@@ -464,8 +461,7 @@ def _sampled(
   shape = num_prompts, task.context_length + 1 - least, *classes
   if values.shape != shape:
     raise UserError(f'{name} predicts {values.shape}; it must be {shape}')
-  if not np.isfinite(values).all():
-    raise UserError(f'{name} predicts numbers that are not finite on these prompts')
+  check_finite(name, values)
   return _means(values, task.label_kind)
 
 

@@ -12,9 +12,9 @@ from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.trees import fresh
 from zoo.measure.comparison import affordable
-from zoo.measure.curves import sample_losses
+from zoo.measure.curve import sample_losses
+from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs
-from zoo.measure.statistics import Estimate, estimate
 from zoo.theory.exact import known_risk
 
 _FEWEST = 16  # a shift that allows fewer prompts is not measured

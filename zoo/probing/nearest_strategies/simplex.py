@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from zoo.core.losses import ROUNDING
-from zoo.measure.statistics import simplex_stderrs
 from zoo.probing.context import distances
 
 # A mixture must be nearer than a single predictor by this share of rounding.
@@ -230,3 +230,81 @@ def softmax(logits: Float[np.ndarray, 'm ...']) -> Float[np.ndarray, 'm ...']:
   """Returns weights along the first axis that sum to 1."""
   weights = np.exp(logits - logits.max(axis=0))
   return weights / weights.sum(axis=0)
+
+
+# A weight between 0 and 1 has at most this standard error: half of its range.
+_MOST_STDERR = 0.5
+# A curvature below this share of the largest is rounding.
+_FLAT = 1e-12
+
+
+def simplex_stderrs(
+  weights: Float[np.ndarray, ' m'],
+  gradients: Float[np.ndarray, 'p m'],
+  hessian: Float[np.ndarray, 'm m'],
+  rounding: float = 0.0,
+) -> Float[np.ndarray, ' m']:
+  """Returns the standard errors of weights on a simplex that minimise a mean loss.
+
+  The weights are ≥ 0 and their sum is 1. The errors are those of weights that may be
+  negative, among the weights that are not 0, by the sandwich formula `Z A⁻¹ B A⁻¹
+  Zᵀ/p`: A is the curvature along directions Z of the sum 0, and B is the covariance of
+  the gradients of prompts along them (Huber, 1967; White, Econometrica 48, 1980). A
+  weight that is 0 has the error that it would have if it were free, too. If only one
+  weight is not 0, it has the largest error of the others.
+
+  Args:
+    weights: The weights at the minimum, m ≥ 2.
+    gradients: The gradient of each prompt's loss by the weights, at the minimum.
+    hessian: The Hessian of the mean loss.
+    rounding: The error of the mean loss. Weights that change the loss by less cannot be
+      told apart, so that no standard error is 0.
+
+  Returns:
+    A standard error for each weight, at most ½; NaN for fewer than two prompts.
+  """
+  m = len(weights)
+  if len(gradients) < 2:
+    return np.full(m, math.nan)
+  _, _, unknown = _directions(hessian)
+  positive = weights > 0
+  stderrs = np.zeros(m)
+  for j in range(m):
+    free = np.flatnonzero(positive | (np.arange(m) == j))
+    if len(free) > 1:
+      of_free = _sandwich(gradients[:, free], hessian[np.ix_(free, free)], rounding)
+      stderrs[j] = of_free[free == j].item()
+  stderrs = np.where(stderrs > 0, stderrs, stderrs.max())
+  return np.where(unknown, _MOST_STDERR, np.minimum(stderrs, _MOST_STDERR))
+
+
+def _sandwich(
+  gradients: Float[np.ndarray, 'p m'],
+  hessian: Float[np.ndarray, 'm m'],
+  rounding: float,
+) -> Float[np.ndarray, ' m']:
+  """Returns the standard errors of weights with the sum 1 that may be negative."""
+  count = len(gradients)
+  directions, curvatures, _ = _directions(hessian)
+  along = directions / curvatures
+  scores = (gradients - gradients.mean(axis=0)) @ along
+  variances = np.square(scores @ directions.T).sum(axis=0) / (count - 1) / count
+  # The loss rises by ½ δᵀ A δ.
+  return np.sqrt(variances + 2 * rounding * np.sum(along * directions, axis=1))
+
+
+def _directions(
+  hessian: Float[np.ndarray, 'm m'],
+) -> tuple[Float[np.ndarray, 'm k'], Float[np.ndarray, ' k'], np.ndarray]:
+  """Returns orthonormal directions of the sum 0 with their curvatures.
+
+  Directions without curvature are left out. The last result `[m]` says which weights
+  change along them.
+  """
+  m = len(hessian)
+  basis = np.linalg.qr(np.eye(m) - 1 / m)[0][:, : m - 1]
+  values, vectors = np.linalg.eigh(basis.T @ hessian @ basis)
+  directions = basis @ vectors
+  flat = values <= _FLAT * max(float(values.max()), np.finfo(float).tiny)
+  unknown = np.abs(directions[:, flat]).max(axis=1, initial=0) > math.sqrt(_FLAT)
+  return directions[:, ~flat], values[~flat], unknown

@@ -12,8 +12,8 @@ from zoo.config.run import Run
 from zoo.core.protocols import Model
 from zoo.host.files import workdir_path
 from zoo.storage.loading import load
-from zoo.storage.programs import load_together, steps_together
 from zoo.storage.steps import steps_in
+from zoo.storage.together import load_together, steps_together
 from zoo.storage.workdir import POINTS
 from zoo.training.summary import finished_summary, read_divergence
 from zoo.training.sweeps.points import Point, config_at, name_of

@@ -7,6 +7,7 @@ points as there are parts.
 import json
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,9 +17,9 @@ from zoo import theory
 from zoo.config.read import to_content
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
-from zoo.storage.programs import saved_programs, saved_steps
+from zoo.storage.together import saved_programs, saved_steps
 from zoo.training.experiment import Experiment
-from zoo.training.many import Member
+from zoo.training.sweeps.many import Member
 
 
 def points_of(part: Part, experiments: Sequence[Experiment]) -> list[int]:
@@ -119,7 +120,7 @@ def _with_same_body(
   return groups
 
 
-def _shared(experiment: Experiment) -> tuple:
+def _shared(experiment: Experiment) -> tuple[Any, ...]:
   """Returns what the points of a group share besides their bodies; it can be hashed."""
   task, model = experiment.task, experiment.model
   fields = to_content(experiment.config)

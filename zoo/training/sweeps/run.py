@@ -23,7 +23,7 @@ from zoo.storage.checkpoints import (
   run_metadata,
   save_result,
 )
-from zoo.storage.programs import POINTS_FIELD, delete_finished, folder_of_program
+from zoo.storage.together import POINTS_FIELD, delete_finished, folder_of_program
 from zoo.storage.workdir import (
   POINTS,
   has_config,
@@ -33,20 +33,17 @@ from zoo.storage.workdir import (
 )
 from zoo.training.against_baselines import has_comparison
 from zoo.training.compilation import compile_training, make_training
-from zoo.training.ended import fields_without_effect, missing_metrics
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, checked_hooks
-from zoo.training.initial import initial_weights
-from zoo.training.many import Member, train_many
+from zoo.training.initial import initial_weights, source_of
+from zoo.training.measured_anew import fields_without_effect, missing_metrics
 from zoo.training.run import (
   NotFiniteError,
   checked_state,
   finished_event,
   is_new,
-  train,
+  run_to_end,
 )
-from zoo.training.source import source_of
-from zoo.training.stacking import make_many, unstack
 from zoo.training.summary import (
   DIVERGED,
   finished_summary,
@@ -56,6 +53,7 @@ from zoo.training.summary import (
 )
 from zoo.training.sweeps.folders import is_done
 from zoo.training.sweeps.groups import groups_to_train, points_of, side_by_side
+from zoo.training.sweeps.many import Member, train_many
 from zoo.training.sweeps.points import (
   Point,
   build_points,
@@ -63,6 +61,7 @@ from zoo.training.sweeps.points import (
   name_of,
   without_arrays,
 )
+from zoo.training.sweeps.stacking import make_many, unstack
 from zoo.training.sweeps.table import Row, rows_of, write_table
 
 
@@ -240,7 +239,7 @@ def _measure_anew(members: Sequence[Member], interruption: Interruption) -> None
     compare = summary['comparison'] is not None
     is_compared = not compare or has_comparison(config, folder, summary)
     if missing_metrics(config, summary) or not is_compared:
-      train(config, folder, compare=compare)
+      run_to_end(experiment, folder, (), compare)
     kept |= dict.fromkeys(fields_without_effect(config, folder))
   if kept:
     logging.warning('points that have ended keep their configs: %s', shown([*kept]))
@@ -310,7 +309,7 @@ def _train_group(
   ((experiment, folder),) = group
   logging.info('program %s: %s', label, folder.name)
   try:
-    summary = train(experiment.config, folder, hooks, compare=True)
+    summary = run_to_end(experiment, folder, hooks, compare=True)
   except NotFiniteError as error:
     logging.warning('%s: %s', folder.name, error)
     write_divergence(folder, error.divergence)

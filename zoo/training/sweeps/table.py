@@ -13,7 +13,8 @@ from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
 from zoo.measure.comparison import MODEL
-from zoo.measure.statistics import estimate, half_of, name_of_half
+from zoo.measure.intervals import estimate, half_of
+from zoo.measure.table import name_of_half
 from zoo.training.summary import (
   SUMMARY,
   Divergence,

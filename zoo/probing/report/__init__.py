@@ -1,1 +1,0 @@
-"""The report of a probe: what is measured, its sentences, tables and pictures."""
