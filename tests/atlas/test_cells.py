@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 @pytest.mark.slow
 def test_baselines_with_a_closed_form_are_exact():
-  config: Any = sizes.get_config('gru', 'prior', 'zero')
+  config = read(sizes.get_config('gru', 'prior', 'zero'))
   assert measure.lengths_of(5) == (2, 5, 10)
 
   def lines(name):
@@ -54,17 +54,17 @@ def test_baselines_with_a_closed_form_are_exact():
     lines('gd')[1:], [30 / 7, 30 / 8, 30 / 11, 30 / 13, 30 / 16]
   )
   np.testing.assert_allclose(lines('bayes')[1:], [4, 3, 0, 0, 0], atol=1e-9)  # d − C
-  noisy = sizes.get_config('gru', 'noisy', 'zero')
+  noisy = read(sizes.get_config('gru', 'noisy', 'zero'))
   assert measure.exact_baseline('bayes', noisy, 6) == pytest.approx(0.268, abs=2e-4)
   for name in 'sparse', 'tree':
-    config = sizes.get_config('gru', name, 'zero')
+    config = read(sizes.get_config('gru', name, 'zero'))
     squares = task_of(config).sample(jax.random.key(0), 20_000).y_query ** 2
     risk = measure.exact_baseline('zero', config, 12)
     assert abs(squares.mean() - risk) < 4 * squares.std() / math.sqrt(20_000)
     assert risk == {'sparse': pytest.approx(2), 'tree': 1}[name]
   unknown = ('nearest_neighbours', 'prior'), ('zero', 'logistic'), ('bayes', 'sparse')
   for name, task in unknown:
-    config = sizes.get_config('gru', task, 'zero')
+    config = read(sizes.get_config('gru', task, 'zero'))
     assert math.isnan(measure.exact_baseline(name, config, 5))
 
 
@@ -215,7 +215,7 @@ def test_baselines_belong_to_the_fields_of_their_task(tmp_path, monkeypatch):
     def get_config(*cell, noise_std=noise_std):
       config = _tiny(*cell)
       config.task.noise_std = noise_std
-      return config
+      return read(config)
 
     measured = [make_row('bayes', losses, '', 'linear', known=results.EXACT)]
     made = functools.partial(get_config, *cell)

@@ -11,6 +11,7 @@ from benchmarks.linear import Case
 from tests.built import model_of
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
+from zoo.config.read import read
 from zoo.core.prompt import Prompt
 from zoo.training import train
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_the_literal_program_trains_the_same_model(name):
   """Adam's first step is the learning rate, against the sign of the gradient."""
   config = small_config(name, optimizer__schedule='constant', model__init_scale=0.5)
-  step, state = linear.literal_step(config)
+  step, state = linear.literal_step(read(config))
   key = jax.random.key(3)
   after, _ = step(state, key)
   # The gradient on the same prompts, by the model's cheap prediction.

@@ -197,11 +197,12 @@ def trained(monkeypatch):
   """The width and the seed of each model that is trained."""
   trained, train = [], sweep_run._train_missing
 
-  def note(configs, folders, *rest):
-    known = zip(configs, folders, strict=True)
-    new = [config for config, folder in known if not (folder / 'summary.json').exists()]
-    trained.extend((config.model.width, config.seed) for config in new)
-    return train(configs, folders, *rest)
+  def note(members, *rest):
+    for experiment, folder in members:
+      if not (folder / 'summary.json').exists():
+        config = experiment.config
+        trained.append((config.model.arguments['width'], config.seed))
+    return train(members, *rest)
 
   monkeypatch.setattr(sweep_run, '_train_missing', note)
   return trained
@@ -348,7 +349,7 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
   assert run([study], small, tmp_path) is None
   assert not (tmp_path / 'report.html').exists()
   monkeypatch.setattr(sweep_run, '_train_stacked', stacked)
-  monkeypatch.setattr(sweep_run, 'train', lambda *_, **__: pytest.fail('again'))
+  monkeypatch.setattr(sweep_run, 'run_to_end', lambda *_, **__: pytest.fail('again'))
   assert judged(study, tmp_path, small).verdict == HOLDS
 
 
