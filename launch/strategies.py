@@ -202,8 +202,9 @@ def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
   from zoo.training import sweeps
 
   names: list[str] = []
-  for point in points:
-    task = build_task(sweeps.at_point(config, point))
+  configs = [sweeps.at_point(config, point) for point in points]
+  for point_config in configs:
+    task = build_task(point_config)
     predictors = named(task, _PREDICTORS.value)
     check_mixture(task, predictors)
     names = names or [*predictors]
@@ -212,7 +213,6 @@ def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
         f'the points have other predictors, {", ".join(names)} and '
         f'{", ".join(predictors)}; name those of all by --predictors'
       )
-  configs = [sweeps.at_point(config, point) for point in points]
   _check_told_apart(configs, points, len(names))
 
 

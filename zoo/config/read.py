@@ -178,6 +178,8 @@ def with_fields(config: Run, fields: Mapping[str, Any]) -> Run:
   Raises:
     UserError: If a field is unknown, or as from `read`.
   """
+  if not fields:
+    return config
   content = to_content(config)
   for name, value in fields.items():
     section, _, field = name.rpartition('.')
@@ -220,7 +222,11 @@ def to_content(config: Readable) -> dict[str, Any]:
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
-  """Yields the values in nested dictionaries, each with its name."""
+  """Yields the values in nested dictionaries, each with its name.
+
+  Raises:
+    UserError: If a key has a dot.
+  """
   for key, value in content.items():
     if '.' in str(key):
       raise UserError(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 
 from zoo.config.building import with_full_path
@@ -195,22 +196,20 @@ def build_points(config: Run, points: Sequence[Point]) -> list[Experiment]:
   experiments = []
   for point in points:
     own = config_at(config, point)
-    others = with_fields(own, {'seed': 0, 'optimizer.learning_rate': 1.0})
-    alike = to_json(others)
+    alike = to_json(_with_numbers(own, 0, 1.0))
     if alike not in built:
       built[alike] = build(own)
-    experiments.append(_with_numbers_of(built[alike], own))
+    experiment = built[alike]
+    of_point = _with_numbers(experiment.config, own.seed, own.optimizer.learning_rate)
+    experiments.append(dataclasses.replace(experiment, config=of_point))
   return experiments
 
 
-def _with_numbers_of(experiment: Experiment, config: Run) -> Experiment:
-  """Returns the experiment with the seed and the learning rate of another config."""
-  numbers = {
-    'seed': config.seed,
-    'optimizer.learning_rate': config.optimizer.learning_rate,
-  }
-  own = with_fields(experiment.config, numbers)
-  return dataclasses.replace(experiment, config=own)
+def _with_numbers(config: Run, seed: int, learning_rate: float) -> Run:
+  """Returns the config with another seed and another learning rate, both valid."""
+  replace = msgspec.structs.replace
+  optimizer = replace(config.optimizer, learning_rate=learning_rate)
+  return replace(config, seed=seed, optimizer=optimizer)
 
 
 def name_of(point: Point) -> str:
