@@ -129,7 +129,7 @@ def _check_model(flag: flags.Flag, name: object) -> None:
   path = config_flags.get_config_filename(flag)
   config: Any = flag.parser.parse(path)
   before = config.model.name
-  if before != name:
+  if before not in (name, None):  # The file may leave the name to the flag.
     raise UserError(
       f'config.model.name is {name!r}; it must be {before!r}, since the fields of '
       f'{path} are for this model; choose the other model by --config={own}'

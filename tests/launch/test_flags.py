@@ -97,6 +97,16 @@ def test_modules_of_own_classes_may_stand_in_a_file_of_flags(call, folder):
   assert 'config.train.num_steps is 0' in line
 
 
+def test_a_file_may_leave_the_name_of_the_model_to_a_flag(call, folder):
+  (folder / 'any_model.py').write_text(
+    'from configs import common\ndef get_config():\n  return common.get_config()\n'
+  )
+  flags = '--config.model.name=lsa', '--config.train.batch_size=0'
+  assert 'batch_size is 0' in call('main', '--config=any_model.py', *flags).err
+  said = 'config.model.name is None; it must be the name of a model'
+  assert said in call('main', '--config=any_model.py').err
+
+
 def test_a_config_without_a_section_is_one_line(call, folder):
   (folder / 'no_train.py').write_text(
     'from configs import yq_lsa\n'
