@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import itertools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,17 +94,10 @@ class Hypotheses(NamedTuple):
 
 @struct.dataclass(eq=False, repr=False)
 class BooleanTask(SignsTask):
-  """Base of the tasks whose function does not depend on the features.
-
-  Attributes:
-    has_forced: Whether the features of some examples are changed so that these have the
-      label +1.
-  """
+  """Base of the tasks whose function does not depend on the features."""
 
   stationary = True
   exchangeable = True
-
-  has_forced: ClassVar[bool] = False
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -149,12 +142,8 @@ class BooleanTask(SignsTask):
   def _with_forced(
     self, key: Key[Array, ''], w: Weights, x: Points
   ) -> Float[Array, 't d']:
-    """Changes the features of some examples, so that they have the label +1."""
-    if not self.has_forced:
-      return x
-    forced = jax.random.bernoulli(key, FORCED, x.shape[:1])
-    forced = forced[:, None] & (w != 0)[None]
-    return jnp.where(forced, w[None], x)
+    """Changes the features of some examples for a function, here of none."""
+    return x
 
   def _prompt_of(self, w: Weights, x: Points) -> Prompt:
     targets = self.evaluate(w, x)
@@ -190,8 +179,6 @@ class Conjunction(BooleanTask):
     Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
-  has_forced = True
-
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     """Draws the weights w."""
     relevant_key, signs_key = jax.random.split(key)
@@ -201,6 +188,14 @@ class Conjunction(BooleanTask):
   def evaluate(self, function: Weights, x: Points) -> Values:
     holds = dot(x, function[None]) == jnp.sum(jnp.abs(function))
     return holds.astype(x.dtype)
+
+  def _with_forced(
+    self, key: Key[Array, ''], w: Weights, x: Points
+  ) -> Float[Array, 't d']:
+    """Changes the features of some examples, so that they have the label +1."""
+    forced = jax.random.bernoulli(key, FORCED, x.shape[:1])
+    forced = forced[:, None] & (w != 0)[None]
+    return jnp.where(forced, w[None], x)
 
   def _function_given_query(
     self, key: Key[Array, ''], x: Float[Array, ' d']
