@@ -20,7 +20,6 @@ from ml_collections import ConfigDict
 
 from zoo.config.building import abstract_parts, build_model, build_task
 from zoo.config.read import read
-from zoo.config.run import Run
 from zoo.core.errors import (
   RunError,
   UserError,
@@ -51,7 +50,7 @@ from zoo.storage.checkpoints import (
 )
 from zoo.storage.steps import SUMS, chosen_step, damage_of, steps_in
 from zoo.storage.together import StepTogether, load_together, steps_of_point
-from zoo.storage.workdir import POINTS
+from zoo.storage.workdir import CONFIG, POINTS
 
 _MOST_CHARACTERS_OF_REASON = 1000  # The reason may quote a long list of a config.
 
@@ -272,7 +271,7 @@ def _load_together(step: StepTogether) -> SavedModel:
   """Opens the model of a point of a sweep at a step that several points share."""
   metadata = read_json(step.folder / METADATA_FILE, dict)
   _, saved_step = _config_and_step(step.folder, metadata, None)
-  content = read_json(step.point / 'config.json', dict)
+  content = read_json(step.point / CONFIG, dict)
   saved = {
     name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
     for name, array in saved_arrays(step.folder).items()
@@ -316,7 +315,8 @@ def _config_and_step(
   try:
     check_format(folder, metadata['format'])
     content = metadata['config']
-    saved_step, _ = int(metadata['step']), (content['model'], content['task'])
+    saved_step = int(metadata['step'])
+    _ = content['model']['name'], content['task']['name']
   except UserError:
     raise
   except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -336,21 +336,15 @@ def _abstract(
   saved: Mapping[str, jax.ShapeDtypeStruct],
 ) -> tuple[Any, Any, PyTree]:
   """Returns the task of a config, and the graph and the abstract state of its model."""
-  try:
-    config: Run = read(content)
-  except UserError as error:
-    raise UserError(
-      f'{folder}: {in_one_line(error, _MOST_CHARACTERS_OF_REASON)}'
-    ) from None
-  sections = ('model', config.model, MODELS), ('task', config.task, TASKS)
-  for section, named, known in sections:
-    if (name := named.name) not in known:
+  for section, known in ('model', MODELS), ('task', TASKS):
+    if (name := content[section]['name']) not in known:
       raise UserError(
         f'{folder} holds the {section} {name!r}, which is not registered; import the '
         'module that registers it first (--import=MODULE); known: '
         f'{", ".join(sorted(known))}'
       )
   try:
+    config = read(content)
     task = build_task(config)
     graph, state = abstract_parts(config, task)
   except UserError as error:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import pathlib
 import socket
@@ -145,8 +144,7 @@ def change_config(workdir: pathlib.Path, field: str, value: Any) -> None:
   section, _, name = field.partition('.')
   if content[section][name] != value:
     content[section][name] = value
-    text = json.dumps(content, indent=2, sort_keys=True)
-    write_atomically(workdir / CONFIG, text + '\n')
+    write_config(workdir, content)
 
 
 def _text_of(config: Readable) -> str:

@@ -24,6 +24,7 @@ from zoo.host.files import UnreadableFile, checkpoint_path, is_url, read_json
 from zoo.sharding import State, shardings_of
 from zoo.storage.checkpoints import check_same_arrays, shapes_of
 from zoo.storage.loading import identity_of, load
+from zoo.storage.workdir import CONFIG
 from zoo.training.experiment import Experiment, create
 
 
@@ -137,7 +138,7 @@ def source_of(config: Run, workdir: pathlib.Path) -> dict[str, Any]:
 def _saved_source(workdir: pathlib.Path) -> dict[str, Any]:
   """Returns the fields of the source in the config of a workdir; {} if it has none."""
   try:
-    train = read_json(workdir / 'config.json', dict)['train']
+    train = read_json(workdir / CONFIG, dict)['train']
     return {field: train[field] for field in _FIELDS}
   except (UnreadableFile, KeyError, TypeError):
     return {}

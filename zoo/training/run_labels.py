@@ -16,7 +16,7 @@ from zoo.core.protocols import Task
 from zoo.core.registry import create_task
 from zoo.host.files import read_json
 from zoo.objectives.functions import OBJECTIVES
-from zoo.storage.workdir import POINTS
+from zoo.storage.workdir import CONFIG, POINTS
 from zoo.tasks.base import BaseTask, FunctionClass, is_squared
 
 TABLE = 'table.json'  # A sweep has this file.
@@ -35,7 +35,7 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
   Raises:
     UserError: If the folder holds no run or is a sweep, or if the config is damaged.
   """
-  path = workdir / 'config.json'
+  path = workdir / CONFIG
   points = workdir / POINTS
   if points.is_dir() or (workdir / TABLE).is_file():
     names = sorted(point.name for point in points.iterdir()) if points.is_dir() else []
