@@ -60,7 +60,7 @@ def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
     raise error
 
   training = make_training(build(config))
-  monkeypatch.setattr(run, 'is_of_library', lambda *_: False)
+  monkeypatch.setattr(run, 'has_own_classes', lambda *_: True)
   monkeypatch.setattr(DeepLSA, 'body', fail)
   with pytest.raises(RunError, match='the memory is not enough'):
     checked_state(training)

@@ -336,7 +336,7 @@ def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(
     patch.setattr(
       run, 'compile_training', lambda training: training
     )  # compiling would be in vain
-    patch.setattr(run, 'is_of_library', lambda *_: False)
+    patch.setattr(run, 'has_own_classes', lambda *_: True)
     patch.setattr(run, 'check_agreement', refuse)
     with refuses('the model has changed'):
       zoo.train(config, tmp_path)

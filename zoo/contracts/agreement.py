@@ -48,15 +48,16 @@ _MOST_CHECKED_PROMPTS = 512  # The numbers of at most this many prompts are chec
 _NOISE = 1.0  # The other weights differ from the model's own by noise of this size.
 
 
-def is_of_library(model: nnx.Module, task: Task) -> bool:
-  """Returns whether all classes of a model and its task are the library's or Flax's.
+def has_own_classes(model: nnx.Module, task: Task) -> bool:
+  """Returns whether a class of a model or its task is the user's own.
 
-  The tests of the library check the agreement of its own classes.
+  The tests of the library check the agreement of its own classes. Those of Flax count
+  as them.
   """
   classes = {type(module) for _, module in nnx.iter_modules(model)}
   parts = getattr(task, 'tasks', ())  # A mixture has further tasks.
   classes |= {type(part) for part in (task, *parts)}
-  return all(
+  return not all(
     registry.is_of_library(cls) or cls.__module__.startswith('flax.') for cls in classes
   )
 

@@ -26,7 +26,7 @@ from jaxtyping import PyTree
 from zoo.config.read import Readable, read, to_content, to_json, with_fields
 from zoo.config.run import Run
 from zoo.config.saved import differences
-from zoo.contracts.agreement import check_agreement, is_of_library
+from zoo.contracts.agreement import check_agreement, has_own_classes
 from zoo.contracts.checks import check_sampled
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError, shown
@@ -383,7 +383,7 @@ def checked_state(training: Training, from_source: bool = True) -> State:
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
       name = type(model).__name__
       raise UserError(f'{name} has no nnx.Param; there is nothing to train')
-    if not is_of_library(model, task):
+    if has_own_classes(model, task):
       check_agreement(model, task, config.train.batch_size)
     if isinstance(experiment.objective, OfFunction):
       experiment.objective.check_variables(model)
