@@ -65,8 +65,6 @@ def main() -> None:
 def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   """Returns the content of each picture, table and page, by its path."""
   # Imported here so that a mistyped flag is reported at once.
-  from matplotlib.ticker import MaxNLocator
-
   from benchmarks.deviations import plot_deviations
   from studies import atlas
   from studies.strategies import phases
@@ -103,10 +101,7 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     made[docs / 'images' / f'{name}.png'] = _png(plots.render_figure(panels))
   for file in sorted((docs / 'results').glob('examples_*.csv')):
     name = file.stem.removeprefix('examples_')
-    panels = plots.from_csv(name, read_text(file)).panels
-    (axes,) = plots.plot_panels(panels, len(panels), 3.5)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    made[docs / 'images' / f'{name}.png'] = _png(drawing_of(axes))
+    made[docs / 'images' / f'{name}.png'] = _png(_by_examples(name, read_text(file)))
   if cells.is_file():
     rows = atlas.from_csv(read_text(cells), str(cells))
     figures = atlas.draw(rows)
@@ -126,6 +121,19 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     parts = re.split('<!-- atlas -->.*<!-- /atlas -->', read_text(page), flags=re.S)
     made[page] = text.join(parts).encode()
   return made
+
+
+def _by_examples(name: str, text: str) -> Figure:
+  """Returns the figure of losses by number of examples that a CSV file has."""
+  from matplotlib.ticker import MaxNLocator
+
+  from zoo.reports import plots
+  from zoo.reports.style import drawing_of
+
+  panels = plots.from_csv(name, text).panels
+  (axes,) = plots.plot_panels(panels, len(panels), 3.5)
+  axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+  return drawing_of(axes)
 
 
 def _png(drawing: Figure) -> bytes:

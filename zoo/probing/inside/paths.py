@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -406,61 +407,9 @@ def _losses(
   The first entry says whether the receiver reaches the prediction, and the second one
   which senders reach the receiver.
   """
-  site, sites = plan.receiver.site, [*plan.axes]
-
-  def measured(
-    models: Sequence[Any], clean: Prompt, corrupt: Prompt, rows: Any, senders: Any
-  ) -> tuple[Array, ...]:
-    (model,) = models
-    of_clean, prediction = recorded(model, clean, [*sites, *plan.added, site])
-    of_corrupt, without = recorded(model, corrupt, plan.added)
-
-    def with_path(row: tuple[Selection, Array]) -> Array:
-      is_patch = row[0].kind == _RECOVERED
-      prompt, kept = jax.tree.map(
-        lambda patched, ablated: jnp.where(is_patch, patched, ablated),
-        (corrupt, of_corrupt),
-        (clean, {name: of_clean[name] for name in of_corrupt}),
-      )
-
-      def replace(new: Array, mask: Array, value: Array) -> Array:
-        return jnp.where(mask, new_value(new, row[0].kind, plan.kinds), value)
-
-      received = _received(model, plan, prompt, kept, of_clean, row, replace)
-      # The new value replaces the receiver's, and everything after it is computed anew.
-      edit = put_part(received, site, plan.part)
-      return loss(edited(model, {site: edit})(prompt), clean)
-
-    def is_reached(row: tuple[Selection, Array]) -> Array:
-      def received_in(trial: Array) -> list[Array]:
-        def replace(new: Array, mask: Array, value: Array) -> Array:
-          return in_trial(trial, mask, value, new)
-
-        received = _received(model, plan, corrupt, of_corrupt, of_clean, row, replace)
-        return [value[plan.part] for value in received.values()]
-
-      return depends(received_in)
-
-    def predicted_in(trial: Array) -> list[Array]:
-      calls = iter(calls_of(of_clean, site))
-
-      def edit(value: Array) -> Array:
-        mask = jnp.zeros(value.shape, bool).at[plan.part].set(True)
-        return in_trial(trial, mask, value, next(calls))
-
-      return [edited(model, {site: edit})(corrupt)]
-
-    return (
-      depends(predicted_in),
-      jax.lax.map(is_reached, senders, batch_size=plan.at_once),
-      loss(prediction, clean),
-      loss(without, clean),
-      jax.lax.map(with_path, rows, batch_size=plan.at_once),
-    )
-
   rows = plan.rows(plan.kinds), plan.rows([KINDS[_RECOVERED]])
   goes_on, is_reached, *ends, losses = run_once(
-    measured, [model], clean, corrupt, *rows
+    functools.partial(_measured, plan, loss), [model], clean, corrupt, *rows
   )
   for of_end in ends:
     check_metric(of_end, len(clean.x))
@@ -470,6 +419,67 @@ def _losses(
   num_rows = len(plan.kinds) * len(plan.nodes)
   losses = losses[:num_rows].reshape(len(plan.kinds), len(plan.nodes), -1)
   return goes_on, np.asarray(is_reached), clean_loss, corrupt_loss, losses
+
+
+def _measured(
+  plan: _Plan,
+  loss: Metric,
+  models: Sequence[Any],
+  clean: Prompt,
+  corrupt: Prompt,
+  rows: Any,
+  senders: Any,
+) -> tuple[Array, ...]:
+  """Returns what `_losses` returns, the losses of all rows in turn.
+
+  It is called within a function that JAX traces.
+  """
+  (model,), site, sites = models, plan.receiver.site, [*plan.axes]
+  of_clean, prediction = recorded(model, clean, [*sites, *plan.added, site])
+  of_corrupt, without = recorded(model, corrupt, plan.added)
+
+  def with_path(row: tuple[Selection, Array]) -> Array:
+    is_patch = row[0].kind == _RECOVERED
+    prompt, kept = jax.tree.map(
+      lambda patched, ablated: jnp.where(is_patch, patched, ablated),
+      (corrupt, of_corrupt),
+      (clean, {name: of_clean[name] for name in of_corrupt}),
+    )
+
+    def replace(new: Array, mask: Array, value: Array) -> Array:
+      return jnp.where(mask, new_value(new, row[0].kind, plan.kinds), value)
+
+    received = _received(model, plan, prompt, kept, of_clean, row, replace)
+    # The new value replaces the receiver's, and everything after it is computed anew.
+    edit = put_part(received, site, plan.part)
+    return loss(edited(model, {site: edit})(prompt), clean)
+
+  def is_reached(row: tuple[Selection, Array]) -> Array:
+    def received_in(trial: Array) -> list[Array]:
+      def replace(new: Array, mask: Array, value: Array) -> Array:
+        return in_trial(trial, mask, value, new)
+
+      received = _received(model, plan, corrupt, of_corrupt, of_clean, row, replace)
+      return [value[plan.part] for value in received.values()]
+
+    return depends(received_in)
+
+  def predicted_in(trial: Array) -> list[Array]:
+    calls = iter(calls_of(of_clean, site))
+
+    def edit(value: Array) -> Array:
+      mask = jnp.zeros(value.shape, bool).at[plan.part].set(True)
+      return in_trial(trial, mask, value, next(calls))
+
+    return [edited(model, {site: edit})(corrupt)]
+
+  return (
+    depends(predicted_in),
+    jax.lax.map(is_reached, senders, batch_size=plan.at_once),
+    loss(prediction, clean),
+    loss(without, clean),
+    jax.lax.map(with_path, rows, batch_size=plan.at_once),
+  )
 
 
 def _received(
