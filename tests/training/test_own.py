@@ -37,16 +37,17 @@ from zoo.training.metrics import METRICS, own_metrics
 
 
 @pytest.fixture(autouse=True)
-def own(monkeypatch):
+def own(register):
   """The metric, the objective and the hook of examples/distillation.py.
 
-  The model is linear, so that its programs are quickly traced.
+  The model is linear, so that its programs are quickly traced. `register` is here before the
+  example is imported, which registers what it has, and takes it all away again.
   """
   from examples import distillation
 
-  monkeypatch.setitem(METRICS, 'norm', distillation.norm)
-  monkeypatch.setitem(OBJECTIVES, 'distilled', distillation.distilled)
-  monkeypatch.setitem(MODELS, 'linear', Linear)
+  METRICS['norm'] = distillation.norm
+  OBJECTIVES['distilled'] = distillation.distilled
+  MODELS['linear'] = Linear
   return distillation
 
 
