@@ -76,6 +76,12 @@ from zoo.probing.nearest_strategies.shifts import task_shift as task_shift
 from zoo.probing.report import baselines_of as baselines_of
 from zoo.probing.report import probe as probe
 from zoo.probing.scores import risks as risks
+from zoo.probing.telling import Standing as Standing
+from zoo.probing.telling import TellingPair as TellingPair
+from zoo.probing.telling import TellingPrompts as TellingPrompts
+from zoo.probing.telling import Verdict as Verdict
+from zoo.probing.telling import telling_prompts as telling_prompts
+from zoo.probing.telling import verdict as verdict
 from zoo.probing.validate import Checked as Checked
 from zoo.probing.validate import InstrumentCheck as InstrumentCheck
 from zoo.probing.validate import Planted as Planted
@@ -93,6 +99,7 @@ def __dir__() -> list[str]:
     'nearest_strategies',
     'report',
     'scores',
+    'telling',
     'validate',
     'verdicts',
   }

@@ -46,6 +46,7 @@ from zoo.probing.nearest_algorithms.sampled import (
 from zoo.probing.nearest_algorithms.similarity import Alignment, alignment, has_rule
 from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.scores import PairedRisks, risks
+from zoo.probing.telling import rivals_of_descent
 from zoo.probing.verdicts import (
   judge,
   judge_by_baselines,
@@ -228,6 +229,8 @@ def probe(
     raise parts.errors['comparison']  # The subject itself cannot be measured.
   candidates = _measure_algorithm(parts, subject, task, num_prompts, seed)
   is_descent, verdict = _judge(task, parts, candidates)
+  if is_descent:
+    is_descent, verdict = _judge_again(verdict, parts, subject, task, num_prompts, seed)
   nearest = name_nearest(candidates, parts.results.get('above_bayes'))
   if isinstance(subject, Layered):
     parts.measure('lens', lens, subject, task, few, seed)
@@ -406,6 +409,32 @@ def _judge(
   if (sampled := results.get('sampled')) is not None:
     return judge_by_samples(sampled, candidates)
   return None, 'Unknown: its algorithm could not be measured.'
+
+
+def _judge_again(
+  verdict: str,
+  parts: _Parts,
+  subject: Predictor,
+  task: Task,
+  num_prompts: int,
+  seed: int,
+) -> tuple[bool | None, str]:
+  """Returns the verdict on a step of gradient descent, by telling prompts as well."""
+  fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
+  rivals = parts.attempt(
+    'telling prompts', rivals_of_descent, subject, task, fitted, seed
+  )
+  said = verdict.removeprefix('Yes: ').removesuffix('.')
+  if rivals is None:
+    return (
+      None,
+      f'Undecided: {said}; prompts that tell algorithms apart were not found.',
+    )
+  if rivals:
+    return False, (
+      f'No: {said}, but on prompts that tell them apart, {rivals[-1]} is nearer.'
+    )
+  return True, f'Yes: {said}, and nothing is nearer on prompts that tell them apart.'
 
 
 def _plain(value: object) -> object:
