@@ -15,8 +15,8 @@ from tests.settings import isotropic
 from zoo import theory
 from zoo.measure.intervals import Estimate
 from zoo.probing import probe
-from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.report import Report
+from zoo.probing.shifts import TaskShift, not_taken, task_shift
 from zoo.reports.probe import summary
 from zoo.reports.probe.pictures import plot_task_shifts
 from zoo.reports.style import drawing_of

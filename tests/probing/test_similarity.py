@@ -16,7 +16,7 @@ from tests.weights import heads
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.predict import Programs
 from zoo.probing import alignment
-from zoo.probing.nearest_algorithms.similarity import answers
+from zoo.probing.similarity import answers
 
 
 def test_an_answer_is_the_prediction_and_the_weights_learned():

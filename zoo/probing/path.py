@@ -20,6 +20,7 @@ from zoo.measure.intervals import Estimate, difference, estimate
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import Share, share_of_gap
 from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import (
   check_is_list,
   checked_module,
@@ -27,20 +28,8 @@ from zoo.probing.checks import (
   sites_of_kind,
   wanted_sites,
 )
-from zoo.probing.inside.activations import calls_of, put_back, recorded
-from zoo.probing.inside.edits import edited
-from zoo.probing.inside.effects import (
-  KINDS,
-  LossAtQuery,
-  Metric,
-  Selection,
-  check_metric,
-  check_takes_prompts,
-  checked_prompts,
-  mask_of,
-  new_value,
-)
-from zoo.probing.inside.nodes import (
+from zoo.probing.edit import edited
+from zoo.probing.nodes import (
   HEADS,
   TOKENS,
   Node,
@@ -51,7 +40,18 @@ from zoo.probing.inside.nodes import (
   part_of,
   put_part,
 )
-from zoo.probing.inside.reach import depends, in_trial, readers
+from zoo.probing.patch import (
+  KINDS,
+  LossAtQuery,
+  Metric,
+  Selection,
+  check_metric,
+  check_takes_prompts,
+  checked_prompts,
+  mask_of,
+  new_value,
+)
+from zoo.probing.reach import depends, in_trial, readers
 
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.probing.inside.activations import calls_of, recorded
-from zoo.probing.inside.edits import edited
-from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
+from zoo.probing.activations import calls_of, recorded
+from zoo.probing.edit import edited
+from zoo.probing.nodes import HEADS, TOKENS, axis_of
 
 # The mean gradient has so many steps from the corrupt to the clean prompts.
 NUM_STEPS = 10
@@ -49,7 +49,7 @@ def first_order_moves(
     clean: Prompts. Losses are measured against the labels of their queries.
     corrupt: As many prompts. For `recovered`, clean values replace their values.
     axes: The axes of the value at each site; an empty string where they are not known.
-    kinds: Some of `zoo.probing.inside.effects.KINDS`.
+    kinds: Some of `zoo.probing.patch.KINDS`.
     loss: A function of predictions and clean prompts that returns a number for each
       prompt.
     num_steps: None takes the slope ∂L/∂v at the value that is replaced. A number takes,

@@ -16,7 +16,7 @@ from tests.settings import curve_key, isotropic
 from tests.weights import drawn
 from zoo.measure.intervals import Estimate
 from zoo.probing import lens
-from zoo.probing.inside.lens import fitted_predictions
+from zoo.probing.logit_lens import fitted_predictions
 
 _D, _C = 3, 6
 

@@ -20,12 +20,12 @@ from tests.settings import curve_key
 from zoo.estimators.baselines import Zero
 from zoo.estimators.linear import Ridge
 from zoo.probing import strategies
-from zoo.probing.nearest_strategies import mixtures
-from zoo.probing.nearest_strategies.mixtures import (
+from zoo.probing.nearest import mixtures
+from zoo.probing.nearest.mixtures import (
   nearest_mixture,
   sample_known,
 )
-from zoo.probing.nearest_strategies.simplex import (
+from zoo.probing.nearest.simplex import (
   distances,
   likelihood_stderrs,
   nearest,

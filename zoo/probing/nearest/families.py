@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from zoo.core.matrices import is_scalar, symmetric_root
 from zoo.core.protocols import Task
-from zoo.probing.nearest_algorithms import solvers
-from zoo.probing.nearest_algorithms.solvers import Spectra, Spectrum
+from zoo.probing.nearest import solvers
+from zoo.probing.nearest.solvers import Spectra, Spectrum
 
 _TOLERANCE = 1e-12  # Searches for parameters stop at this tolerance.
 _FAR = 1e30  # This stands for predictions that overflow, since the steps diverge.

@@ -21,21 +21,21 @@ from zoo.measure.ratio import ratios
 from zoo.measure.table import Rows, Tabular
 from zoo.measure.tests import apart_from_extreme
 from zoo.probing.checks import check_finite
-from zoo.probing.context import (
+from zoo.probing.logit_lens import (
+  check_enough_prompts,
+  check_layered,
+  fitted_predictions,
+  read_layers,
+)
+from zoo.probing.nearest.candidates import check_numbers
+from zoo.probing.nearest.context import (
   PER_NUMBER,
   SHARE_ROUNDING,
   effect_of_numbers,
   ignores_labels,
   with_others,
 )
-from zoo.probing.inside.lens import (
-  check_enough_prompts,
-  check_layered,
-  fitted_predictions,
-  read_layers,
-)
-from zoo.probing.nearest_algorithms.candidates import check_numbers
-from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
+from zoo.probing.nearest.families import AnyFamily, Member, families
 
 _BATCH_SIZE = 512
 _STEPLESS = 'ridge', 'ols', 'bayes'  # These baselines of a task take no steps.

@@ -19,6 +19,12 @@ from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.probing.activations import calls_of, recorded, site_of
+from zoo.probing.attribution_patching import (
+  ABLATED,
+  NUM_STEPS,
+  first_order_moves,
+)
 from zoo.probing.checks import (
   check_is_list,
   checked_module,
@@ -27,14 +33,8 @@ from zoo.probing.checks import (
   takes,
   wanted_sites,
 )
-from zoo.probing.inside.activations import calls_of, recorded, site_of
-from zoo.probing.inside.attribution_patching import (
-  ABLATED,
-  NUM_STEPS,
-  first_order_moves,
-)
-from zoo.probing.inside.edits import edited
-from zoo.probing.inside.nodes import (
+from zoo.probing.edit import edited
+from zoo.probing.nodes import (
   HEADS,
   TOKENS,
   Node,
@@ -43,7 +43,7 @@ from zoo.probing.inside.nodes import (
   node_of,
   part_of,
 )
-from zoo.probing.inside.reach import dead_sites
+from zoo.probing.reach import dead_sites
 
 # The ways of replacing a value, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'

@@ -25,10 +25,10 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import places
 from zoo.measure.predict import run_once
+from zoo.probing.activations import put_back, recorded
 from zoo.probing.checks import checked_module
-from zoo.probing.inside.activations import put_back, recorded
-from zoo.probing.inside.nodes import Node
-from zoo.probing.inside.reach import exchanged, readers
+from zoo.probing.nodes import Node
+from zoo.probing.reach import exchanged, readers
 
 KINDS = 'stream', 'query', 'key', 'value', 'heads', 'added'
 _PARTS = 'query', 'key', 'value'

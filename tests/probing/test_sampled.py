@@ -15,9 +15,9 @@ from tests.settings import general, isotropic
 from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.predict import BATCH_SIZE, predict, sample_batches
-from zoo.probing.nearest_algorithms import sampled
-from zoo.probing.nearest_algorithms.candidates import measure_candidates
-from zoo.probing.nearest_algorithms.sampled import fit_algorithms
+from zoo.probing.nearest import sampled
+from zoo.probing.nearest.candidates import measure_candidates
+from zoo.probing.nearest.sampled import fit_algorithms
 from zoo.probing.verdicts import UNEXPLAINED, judge_by_samples, name_nearest
 
 _D, _C = 3, 5

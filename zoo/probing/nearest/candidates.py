@@ -19,7 +19,7 @@ from zoo.measure.comparison import affordable
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.ratio import ratio
-from zoo.probing.context import (
+from zoo.probing.nearest.context import (
   effect_of_numbers,
   ignores_labels,
   share_of_effect,

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.core.losses import ROUNDING
-from zoo.probing.context import distances
+from zoo.probing.nearest.context import distances
 
 # A mixture must be nearer than a single predictor by this share of rounding.
 _TIE = 0.01

@@ -10,10 +10,10 @@ import zoo
 from tests.compare import refuses
 from tests.settings import general, isotropic
 from zoo.probing import algorithms
-from zoo.probing.nearest_algorithms import solvers
-from zoo.probing.nearest_algorithms.by_layer import Match, Readout
-from zoo.probing.nearest_algorithms.by_layer import _match as match_of
-from zoo.probing.nearest_algorithms.by_layer import _readout as readout_of
+from zoo.probing.nearest import solvers
+from zoo.probing.nearest.by_layer import Match, Readout
+from zoo.probing.nearest.by_layer import _match as match_of
+from zoo.probing.nearest.by_layer import _readout as readout_of
 from zoo.reports.probe import name_layer_algorithms
 from zoo.reports.probe.algorithm_pictures import plot_layer_algorithms
 from zoo.reports.style import drawing_of

@@ -15,9 +15,9 @@ from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.table import Rows
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples
+from zoo.probing.activations import attention_maps, capture
 from zoo.probing.checks import check_has_kind, sites_of_kind
-from zoo.probing.inside.activations import attention_maps, capture
-from zoo.probing.inside.attribution import attribution
+from zoo.probing.logit_attribution import attribution
 
 _NO_ATTENTION = 'the head attends to nothing'
 # With fewer prompts the interval of a correlation contains the truth in 0.90 to 0.93 of

@@ -34,8 +34,7 @@ from zoo.measure.intervals import (
 from zoo.measure.predict import Programs
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, Tabular, name_of_share, plus_minus
-from zoo.probing.inside.effects import LossAtQuery, checked_prompts
-from zoo.probing.inside.graphs import (
+from zoo.probing.graph import (
   Ends,
   Graph,
   Known,
@@ -44,7 +43,8 @@ from zoo.probing.inside.graphs import (
   run_graph,
   with_edges,
 )
-from zoo.probing.inside.nodes import Node
+from zoo.probing.nodes import Node
+from zoo.probing.patch import LossAtQuery, checked_prompts
 
 _NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.
 _KEPT_SHARE = 0.9  # A circuit recovers this share of the gap.

@@ -29,15 +29,15 @@ from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.table import name_of_half, plus_minus
 from zoo.probing.checks import check_finite
-from zoo.probing.context import (
+from zoo.probing.nearest.candidates import Candidates, check_numbers
+from zoo.probing.nearest.context import (
   PER_NUMBER,
   effect_of_numbers,
   ignores_labels,
   share_of_effect,
   with_others,
 )
-from zoo.probing.nearest_algorithms.candidates import Candidates, check_numbers
-from zoo.probing.nearest_algorithms.guesses import distance_to_mean
+from zoo.probing.nearest.guess import distance_to_mean
 from zoo.theory.search import lowest_point
 
 # If the slope of the predictions in w_0 is below this share of the length of the query,

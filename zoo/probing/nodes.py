@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from jaxtyping import Array
 
 from zoo.core.errors import UserError
-from zoo.probing.inside.activations import calls_of
+from zoo.probing.activations import calls_of
 
 # The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)

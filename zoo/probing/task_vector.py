@@ -20,8 +20,8 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs, loss_of
 from zoo.measure.table import Rows, Tabular
-from zoo.probing.inside.activations import recorded, sites
-from zoo.probing.inside.edits import edited
+from zoo.probing.activations import recorded, sites
+from zoo.probing.edit import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
 
 # With fewer functions, whose squared losses are skewed, the 95 % intervals contain the

@@ -18,9 +18,9 @@ from jaxtyping import Array, ArrayLike
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.taps import Replacement, places, without_shortcuts
+from zoo.probing.activations import calls_of, recorded
 from zoo.probing.checks import check_edit_site, checked_module, takes
-from zoo.probing.inside.activations import calls_of, recorded
-from zoo.probing.inside.reach import unreached
+from zoo.probing.reach import unreached
 
 _Model = TypeVar('_Model', bound=nnx.Module)
 

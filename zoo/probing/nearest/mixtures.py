@@ -35,8 +35,8 @@ from zoo.measure.predict import (
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows, Tabular
 from zoo.probing.checks import check_finite
-from zoo.probing.context import PER_NUMBER, distances, effects_by_length
-from zoo.probing.nearest_strategies.simplex import (
+from zoo.probing.nearest.context import PER_NUMBER, distances, effects_by_length
+from zoo.probing.nearest.simplex import (
   groups_within,
   likelihood_stderrs,
   nearest,

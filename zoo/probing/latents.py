@@ -25,8 +25,8 @@ from zoo.measure.predict import run_once
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.measure.tests import p_value_above_zero
+from zoo.probing.activations import in_order_of_calls, recorded, site_of
 from zoo.probing.checks import check_values, taps_of, wanted_sites
-from zoo.probing.inside.activations import in_order_of_calls, recorded, site_of
 
 # A target is a function of prompts that returns a number or an array for each of them,
 # `[b, …]`.

@@ -17,10 +17,10 @@ from zoo.core.protocols import Predictor
 from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run_once
 from zoo.models.layers import WITH_SCALE, normed
+from zoo.probing.activations import put_back, recorded
 from zoo.probing.checks import check_has_kind, sites_of_kind
-from zoo.probing.inside.activations import put_back, recorded
-from zoo.probing.inside.edits import edited
-from zoo.probing.inside.reach import dead_sites, readers
+from zoo.probing.edit import edited
+from zoo.probing.reach import dead_sites, readers
 
 
 class Attribution(NamedTuple):

@@ -19,7 +19,7 @@ from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
 from zoo.probing.checks import checked_module
-from zoo.probing.context import PER_NUMBER
+from zoo.probing.nearest.context import PER_NUMBER
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,8 +30,8 @@ from zoo.probing import (
   edited,
   sites,
 )
+from zoo.probing.activations import calls_of, recorded
 from zoo.probing.checks import wanted_sites
-from zoo.probing.inside.activations import calls_of, recorded
 
 _D, _C, _B = 3, 4, 3
 _SMALL = {

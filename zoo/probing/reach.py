@@ -22,8 +22,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.measure.predict import run_once
+from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import checked_module, sites_of_kind, wanted_sites
-from zoo.probing.inside.activations import calls_of, put_back, recorded
 
 # The noise in each trial, in units of 1 + |value|. Much noise, of both signs, opens a
 # unit that is below its threshold. With little noise no iteration diverges to NaN.
