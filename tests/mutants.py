@@ -317,7 +317,7 @@ several estimates are above 0 without Holm's correction
   - p_values = holm(_p_values_above_zero(values, rounding))
   + p_values = _p_values_above_zero(values, rounding)
 the jackknife's values of a correlation are not multiplied by the number of prompts
-  zoo/probing/head_scores.py: probing/test_patch.py
+  zoo/probing/attention_heads.py: probing/test_patch.py
   - pseudo = count * whole - (count - 1) * np.array(without_one)
   + pseudo = whole + whole - np.array(without_one)
 a value that passes a mask as NaN alone reaches the prediction

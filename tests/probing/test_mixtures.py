@@ -1,7 +1,6 @@
 """Strategies: mixtures with known weights, known groups and known shares."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -429,13 +428,6 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     share = mixture.unexplained
     assert abs(share.mean - distance / effect) < 4 * share.stderr
     assert 0 < share.stderr < 0.3 * share.mean
-
-
-def test_strategies_is_the_name_of_the_function_alone():
-  """`import zoo.probing.strategies` would else look like a module, and give it."""
-  with pytest.raises(ModuleNotFoundError):
-    importlib.import_module('zoo.probing.strategies')
-  assert zoo.probing.strategies is strategies
 
 
 @pytest.mark.slow

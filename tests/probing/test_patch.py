@@ -19,7 +19,7 @@ from tests.weights import drawn
 from zoo import probing
 from zoo.models.tokens import LAYOUTS
 from zoo.probing import Node, Tap
-from zoo.probing.head_scores import _share, _site_of_heads, correlation
+from zoo.probing.attention_heads import _share, _site_of_heads, correlation
 
 # Shares are None only where a test says so.
 effects: Any = probing.effects

@@ -30,9 +30,9 @@ from tests.test_plots import example
 from zoo.measure.comparison import Measured
 from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
+from zoo.probing.compare import TaskShift
 from zoo.probing.latents import LatentScore
 from zoo.probing.nearest.mixtures import NearestMixture, Strategies
-from zoo.probing.shifts import TaskShift
 from zoo.reports import comparison_plots, heat_maps, interval_plots, plots
 from zoo.reports.probe import (
   algorithm_pictures,

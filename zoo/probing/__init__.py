@@ -16,12 +16,22 @@ from zoo.probing.activations import intermediates as intermediates
 from zoo.probing.activations import mean_attention as mean_attention
 from zoo.probing.activations import sites as sites
 from zoo.probing.attention_heads import Head as Head
+from zoo.probing.attention_heads import HeadScore as HeadScore
+from zoo.probing.attention_heads import copying_score as copying_score
+from zoo.probing.attention_heads import head_scores as head_scores
 from zoo.probing.attention_heads import heads as heads
+from zoo.probing.attention_heads import ov as ov
 from zoo.probing.attention_heads import prune as prune
+from zoo.probing.attention_heads import qk as qk
 from zoo.probing.circuits import Circuit as Circuit
 from zoo.probing.circuits import CurvePoint as CurvePoint
 from zoo.probing.circuits import Edge as Edge
 from zoo.probing.circuits import circuit as circuit
+from zoo.probing.compare import Alignment as Alignment
+from zoo.probing.compare import TaskShift as TaskShift
+from zoo.probing.compare import alignment as alignment
+from zoo.probing.compare import risks as risks
+from zoo.probing.compare import task_shift as task_shift
 from zoo.probing.edit import Add as Add
 from zoo.probing.edit import Edit as Edit
 from zoo.probing.edit import Mean as Mean
@@ -29,11 +39,7 @@ from zoo.probing.edit import Resample as Resample
 from zoo.probing.edit import Set as Set
 from zoo.probing.edit import Zero as Zero
 from zoo.probing.edit import edited as edited
-from zoo.probing.head_scores import HeadScore as HeadScore
-from zoo.probing.head_scores import head_scores as head_scores
-from zoo.probing.head_weights import copying_score as copying_score
-from zoo.probing.head_weights import ov as ov
-from zoo.probing.head_weights import qk as qk
+from zoo.probing.graph import Node as Node
 from zoo.probing.latents import LatentScore as LatentScore
 from zoo.probing.latents import latent_targets as latent_targets
 from zoo.probing.latents import probe_latents as probe_latents
@@ -59,7 +65,6 @@ from zoo.probing.nearest.sampled import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest.sampled import (
   sampled_algorithm as sampled_algorithm,
 )
-from zoo.probing.nodes import Node as Node
 from zoo.probing.patch import Effect as Effect
 from zoo.probing.patch import Effects as Effects
 from zoo.probing.patch import effects as effects
@@ -70,11 +75,6 @@ from zoo.probing.path import path_effects as path_effects
 from zoo.probing.reach import dead_sites as dead_sites
 from zoo.probing.report import baselines_of as baselines_of
 from zoo.probing.report import probe as probe
-from zoo.probing.scores import risks as risks
-from zoo.probing.shifts import TaskShift as TaskShift
-from zoo.probing.shifts import task_shift as task_shift
-from zoo.probing.similarity import Alignment as Alignment
-from zoo.probing.similarity import alignment as alignment
 from zoo.probing.task_vector import TaskVector as TaskVector
 from zoo.probing.task_vector import TaskVectors as TaskVectors
 from zoo.probing.task_vector import task_vectors as task_vectors

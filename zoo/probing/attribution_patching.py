@@ -13,7 +13,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.probing.activations import calls_of, recorded
 from zoo.probing.edit import edited
-from zoo.probing.nodes import HEADS, TOKENS, axis_of
+from zoo.probing.graph import HEADS, TOKENS, axis_of
 
 # The mean gradient has so many steps from the corrupt to the clean prompts.
 NUM_STEPS = 10

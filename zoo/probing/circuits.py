@@ -38,12 +38,12 @@ from zoo.probing.graph import (
   Ends,
   Graph,
   Known,
+  Node,
   ends_of,
   graph_of,
   run_graph,
   with_edges,
 )
-from zoo.probing.nodes import Node
 from zoo.probing.patch import LossAtQuery, checked_prompts
 
 _NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.

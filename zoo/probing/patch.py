@@ -34,7 +34,7 @@ from zoo.probing.checks import (
   wanted_sites,
 )
 from zoo.probing.edit import edited
-from zoo.probing.nodes import (
+from zoo.probing.graph import (
   HEADS,
   TOKENS,
   Node,

@@ -21,6 +21,16 @@ from zoo.measure.intervals import Estimate
 from zoo.measure.predict import Programs
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.attention_heads import Head, heads
+from zoo.probing.compare import (
+  Alignment,
+  PairedRisks,
+  TaskShift,
+  alignment,
+  has_rule,
+  not_taken,
+  risks,
+  task_shift,
+)
 from zoo.probing.logit_lens import LayerCurve, Lens, lens
 from zoo.probing.nearest.candidates import (
   AboveBayes,
@@ -43,9 +53,6 @@ from zoo.probing.nearest.sampled import (
   fit_algorithms,
   least_prompts,
 )
-from zoo.probing.scores import PairedRisks, risks
-from zoo.probing.shifts import TaskShift, not_taken, task_shift
-from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.verdicts import (
   judge,
   judge_by_baselines,

@@ -35,7 +35,7 @@ from zoo.probing.nearest.context import (
   ignores_labels,
   with_others,
 )
-from zoo.probing.nearest.families import AnyFamily, Member, families
+from zoo.probing.nearest.solvers import AnyFamily, Member, families
 
 _BATCH_SIZE = 512
 _STEPLESS = 'ridge', 'ols', 'bayes'  # These baselines of a task take no steps.

@@ -14,7 +14,7 @@ from zoo import reports
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
-from zoo.probing.head_scores import HeadScore
+from zoo.probing.attention_heads import HeadScore
 from zoo.probing.latents import LatentScore
 from zoo.reports.probe.intervention_pictures import CAPTIONS, TITLES, picture, table
 from zoo.reports.probe.interventions import (

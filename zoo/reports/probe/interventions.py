@@ -31,8 +31,8 @@ from zoo.measure.tests import (
   p_value_above_zero,
 )
 from zoo.probing.activations import in_order_of_calls
+from zoo.probing.attention_heads import HeadScore, head_scores
 from zoo.probing.checks import checked_module, sites_of_kind
-from zoo.probing.head_scores import HeadScore, head_scores
 from zoo.probing.latents import PROMPT, LatentScore, probe_latents
 from zoo.probing.nearest.by_layer import (
   Match,

@@ -26,10 +26,9 @@ from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.activations import mean_attention
 from zoo.probing.attention_heads import Head
+from zoo.probing.compare import TaskShift, answers, in_short
 from zoo.probing.nearest.implicit import ImplicitAlgorithm
 from zoo.probing.report import Report
-from zoo.probing.shifts import TaskShift, in_short
-from zoo.probing.similarity import answers
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.interval_plots import RowPoint, plot_rows
