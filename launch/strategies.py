@@ -198,7 +198,7 @@ def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
   """Raises UserError unless the tasks of all points have the same predictors."""
   from studies.strategies.series import named
   from zoo.config.building import build_task
-  from zoo.probing.nearest_strategies.mixtures import check_mixture
+  from zoo.probing.nearest.mixtures import check_mixture
   from zoo.training import sweeps
 
   names: list[str] = []

@@ -217,11 +217,11 @@ the CPU time of a step is in seconds, not in milliseconds
   - 1e3 * cpu_seconds / num_steps
   + cpu_seconds / num_steps
 the nearest algorithm is fitted to all prompts
-  zoo/probing/nearest_algorithms/sampled.py: probing/test_nearest.py
+  zoo/probing/nearest/sampled.py: probing/test_sampled.py
   - lambda array: array[num_prompts // 2 :]
   + lambda array: array
 attention maps of linear attention are key by query
-  zoo/probing/inside/activations.py: probing/test_activations.py
+  zoo/probing/activations.py: probing/test_activations.py
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   + maps[layer] = value
 a number far below another is within a share of it
@@ -317,35 +317,35 @@ several estimates are above 0 without Holm's correction
   - p_values = holm(_p_values_above_zero(values, rounding))
   + p_values = _p_values_above_zero(values, rounding)
 the jackknife's values of a correlation are not multiplied by the number of prompts
-  zoo/probing/inside/head_scores.py: probing/test_effects.py
+  zoo/probing/attention_heads.py: probing/test_patch.py
   - pseudo = count * whole - (count - 1) * np.array(without_one)
   + pseudo = whole + whole - np.array(without_one)
 a value that passes a mask as NaN alone reaches the prediction
-  zoo/probing/inside/reach.py: probing/test_edits.py
+  zoo/probing/reach.py: probing/test_edit.py
   - return by_noise & jnp.any(differs[-1] | jnp.isnan(after[-1]))
   + return by_noise | jnp.any(differs[-1] | jnp.isnan(after[-1]))
 a value is resampled from its own other entries, not from the next prompt
-  zoo/probing/inside/attribution_patching.py: probing/test_effects.py
+  zoo/probing/attribution_patching.py: probing/test_patch.py
   - 'resample': lambda value: jnp.roll(value, -1, axis=0),
   + 'resample': lambda value: jnp.roll(value, -1, axis=-1),
 a circuit is judged on the prompts on which it was chosen
-  zoo/probing/inside/circuits.py: probing/test_circuits.py
+  zoo/probing/circuits.py: probing/test_circuits.py
   - judged = _judged(runner, judging, order, search.num_kept, seed)
   + judged = _judged(runner, choosing, order, search.num_kept, seed)
 task vectors are tested on the prompts that they are made from
-  zoo/probing/inside/task_vectors.py: probing/test_task_vectors.py
+  zoo/probing/task_vector.py: probing/test_task_vector.py
   - halves = slice(num_prompts), slice(num_prompts, None)
   + halves = slice(num_prompts), slice(num_prompts)
 a fitted readout is measured on the prompts of its fit
-  zoo/probing/inside/lens.py: probing/test_lens.py
+  zoo/probing/logit_lens.py: probing/test_logit_lens.py
   - np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
   + np.linalg.lstsq(inputs[:num_prompts], targets[:num_prompts])[0]
 distances of layers are shares of the effect of the context on other prompts
-  zoo/probing/nearest_algorithms/by_layer.py: probing/test_algorithms.py
+  zoo/probing/nearest/by_layer.py: probing/test_by_layer.py
   - left = effect[num_prompts // 2 :]
   + left = effect[: num_prompts - num_prompts // 2]
 the likelihood of numbers has the variance ½
-  zoo/probing/nearest_strategies/mixtures.py: probing/test_strategies.py
+  zoo/probing/nearest/mixtures.py: probing/test_mixtures.py
   - scores = -np.square(seen - others[:, :, :-1])[..., 0] / 2
   + scores = -np.square(seen - others[:, :, :-1])[..., 0]
 labels of a martingale are drawn for the features of the example before

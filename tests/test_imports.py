@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Sequence
 
 from tests.launch.processes import ROOT
+from zoo import probing
 
 # The package `zoo` alone is installed; these stand beside it in the repository.
 _OF_THE_CHECKOUT = {
@@ -53,6 +54,13 @@ def test_only_zoo_is_installed_and_no_command_that_needs_the_checkout():
   assert settings['tool']['setuptools']['packages']['find']['include'] == ['zoo*']
   assert 'scripts' not in settings['project']
   assert [*ROOT.glob('zoo*')] == [ROOT / 'zoo']
+
+
+def test_no_module_of_probing_has_the_name_of_a_function():
+  """`import zoo.probing.lens as lens` would else give the function, not the module."""
+  modules = {path.stem for path in (ROOT / 'zoo' / 'probing').glob('*')}
+  assert len(modules) > 10
+  assert not modules & {*dir(probing)}
 
 
 def _layers() -> list[list[str]]:

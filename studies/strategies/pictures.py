@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from studies.strategies.phases import SEED, Diagram, mean_over_seeds
 from studies.strategies.series import FittedRun
 from zoo.measure.intervals import Estimate, estimate
-from zoo.probing.nearest_strategies.mixtures import Strategies
+from zoo.probing.nearest.mixtures import Strategies
 from zoo.reports.plots import Panel, Series, plot_panels
 from zoo.reports.style import (
   BASELINES,

@@ -14,7 +14,7 @@ from zoo.core.errors import check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.measure.intervals import Estimate, estimate
-from zoo.probing.nearest_strategies.mixtures import (
+from zoo.probing.nearest.mixtures import (
   Known,
   check_mixture,
   nearest_mixture,

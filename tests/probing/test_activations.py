@@ -29,7 +29,7 @@ from zoo.probing import (
   mean_attention,
   sites,
 )
-from zoo.probing.inside.activations import in_order, recorded
+from zoo.probing.activations import in_order, recorded
 
 _D, _C, _W, _H = 3, 4, 8, 2
 _MIXERS = {name: zoo.core.registry.MIXERS[name] for name in zoo.list_mixers()}

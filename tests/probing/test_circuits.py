@@ -19,10 +19,9 @@ from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.measure.table import plus_minus
-from zoo.probing import Node, circuit
-from zoo.probing.inside import circuits
-from zoo.probing.inside.circuits import _of_random, _pair
-from zoo.probing.inside.graphs import ends_of, graph_of, run_graph, with_edges
+from zoo.probing import Node, circuit, circuits
+from zoo.probing.circuits import _of_random, _pair
+from zoo.probing.graph import ends_of, graph_of, run_graph, with_edges
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from tests.marks import mostly_full, mostly_slow
 from tests.settings import isotropic
 from zoo.estimators.baselines import Zero
 from zoo.probing import strategies
-from zoo.probing.context import _over_equal_queries, effects_by_length
+from zoo.probing.nearest.context import _over_equal_queries, effects_by_length
 
 _D, _C = 3, 4
 

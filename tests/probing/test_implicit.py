@@ -16,7 +16,7 @@ from tests.probing.models import Softmax, biased, sample, tasks
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import implicit_algorithm
-from zoo.probing.nearest_algorithms.similarity import exact_alignment
+from zoo.probing.compare import exact_alignment
 from zoo.theory import constructions
 from zoo.theory.exact import rule_of
 

@@ -22,15 +22,15 @@ from tests.compiled import built
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full, mostly_slow
 from tests.probing.models import biased, induction, induction_share, recall
-from tests.probing.test_strategies import POOL, Mixed
-from tests.probing.test_task_vectors import _Constants, _mean_label
+from tests.probing.test_mixtures import POOL, Mixed
+from tests.probing.test_task_vector import _Constants, _mean_label
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.measure.intervals import Estimate, wilson
 from zoo.measure.predict import Programs
 from zoo.measure.table import plus_minus
 from zoo.probing import Planted, null_models, validate
-from zoo.probing.nearest_strategies.mixtures import nearest_mixture, sample_known
+from zoo.probing.nearest.mixtures import nearest_mixture, sample_known
 from zoo.probing.validate import Checked, _apart_from_null
 from zoo.theory import constructions
 

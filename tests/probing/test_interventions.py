@@ -17,7 +17,7 @@ from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.measure.intervals import Estimate, Interval
 from zoo.probing import Effect, Effects, Rows
-from zoo.probing.inside.latents import PROMPT, LatentScore
+from zoo.probing.latents import PROMPT, LatentScore
 from zoo.reports.probe import intervention_report, interventions
 from zoo.reports.probe.intervention_pictures import CAPTIONS, plot_effects
 from zoo.reports.probe.intervention_report import Interventions

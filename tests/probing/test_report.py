@@ -23,8 +23,8 @@ from zoo.probing import (
   probe,
   sampled_algorithm,
 )
-from zoo.probing.nearest_algorithms.candidates import Candidates
-from zoo.probing.nearest_algorithms.sampled import GD, GD_BETA
+from zoo.probing.nearest.candidates import Candidates
+from zoo.probing.nearest.sampled import GD, GD_BETA
 from zoo.probing.verdicts import (
   UNEXPLAINED,
   judge,

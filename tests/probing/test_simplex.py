@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.marks import FULL
-from zoo.probing.nearest_strategies.mixtures import _Samples, _stderrs
-from zoo.probing.nearest_strategies.simplex import nearest
+from zoo.probing.nearest.mixtures import _Samples, _stderrs
+from zoo.probing.nearest.simplex import nearest
 
 
 def _weighed(rng, weights, count, is_numbers):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.compare import assert_close
-from zoo.probing.nearest_algorithms import solvers
+from zoo.probing.nearest import solvers
 
 _P, _C, _D = 6, 7, 4
 # Float64: some hundred roundings, of matrices that are far from singular.

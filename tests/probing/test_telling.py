@@ -1,6 +1,7 @@
 """Prompts that tell algorithms apart, and the verdicts that rest on them."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from flax import struct
 import zoo
 from tests.compare import refuses
 from zoo.probing import Planted, probe, telling_prompts, verdict
-from zoo.probing.telling import rivals_of_descent
+from zoo.probing.nearest.telling import rivals_of_descent
 
 # With so much noise, ridge regression on prompts of the task is nearly a step.
 _TASK = zoo.create_task(
@@ -48,8 +49,10 @@ def test_algorithms_differ_far_more_on_telling_prompts(telling):
   (row,) = telling.rows
   (prompt,) = telling.prompts
   assert (row.first, row.second, len(prompt.y)) == ('gd', 'ridge', 64)
-  step = _pair()['gd'].step_sizes
-  difference = _step(prompt, float(np.ravel(step)[0])) - _ridge(prompt, 100.0)
+  step: Any = _pair()['gd']
+  difference = _step(prompt, float(np.ravel(step.step_sizes)[0])) - _ridge(
+    prompt, 100.0
+  )
   assert row.on_telling == pytest.approx(np.sqrt(np.mean(difference**2)), rel=1e-3)
   assert row.on_telling > 10 * row.on_task
 
@@ -114,6 +117,7 @@ def test_ridge_and_a_step_are_told_apart_at_large_noise():
     (_, row) = found.rows
     assert row.candidate == other
     assert row.on_task.mean < 0.01  # It would be a Yes on prompts of the task.
+    assert row.on_telling is not None
     assert row.on_telling.low > 0.05
     assert row.nearer_on_telling == name
 

@@ -22,17 +22,17 @@ from tests.compare import refuses
 from tests.launch.test_plot import line as logged_line
 from tests.launch.test_plot import run, swept, write_lines, write_table  # noqa: F401
 from tests.marks import mostly_slow
-from tests.probing.test_algorithms import _readout
+from tests.probing.test_by_layer import _readout
 from tests.probing.test_interventions import _effects
 from tests.settings import isotropic
 from tests.strategies.test_series import POINTS, RUNS
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
 from zoo.measure.intervals import Estimate
-from zoo.probing.inside.attention_heads import Head
-from zoo.probing.inside.latents import LatentScore
-from zoo.probing.nearest_strategies.mixtures import NearestMixture, Strategies
-from zoo.probing.nearest_strategies.shifts import TaskShift
+from zoo.probing.attention_heads import Head
+from zoo.probing.compare import TaskShift
+from zoo.probing.latents import LatentScore
+from zoo.probing.nearest.mixtures import NearestMixture, Strategies
 from zoo.reports import comparison_plots, heat_maps, interval_plots, plots
 from zoo.reports.probe import (
   algorithm_pictures,

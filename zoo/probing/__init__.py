@@ -4,84 +4,86 @@ The instruments find the algorithm that is nearest to the predictions, read and 
 values inside a model, and compare models with theory where theory covers their task.
 """
 
+import types
+
 from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
 from zoo.measure.intervals import Estimate as Estimate
 from zoo.measure.table import Rows as Rows
-from zoo.probing.inside.activations import attention_maps as attention_maps
-from zoo.probing.inside.activations import capture as capture
-from zoo.probing.inside.activations import intermediates as intermediates
-from zoo.probing.inside.activations import mean_attention as mean_attention
-from zoo.probing.inside.activations import sites as sites
-from zoo.probing.inside.attention_heads import Head as Head
-from zoo.probing.inside.attention_heads import heads as heads
-from zoo.probing.inside.attention_heads import prune as prune
-from zoo.probing.inside.attribution import Attribution as Attribution
-from zoo.probing.inside.attribution import attribution as attribution
-from zoo.probing.inside.circuits import Circuit as Circuit
-from zoo.probing.inside.circuits import CurvePoint as CurvePoint
-from zoo.probing.inside.circuits import Edge as Edge
-from zoo.probing.inside.circuits import circuit as circuit
-from zoo.probing.inside.edits import Add as Add
-from zoo.probing.inside.edits import Edit as Edit
-from zoo.probing.inside.edits import Mean as Mean
-from zoo.probing.inside.edits import Resample as Resample
-from zoo.probing.inside.edits import Set as Set
-from zoo.probing.inside.edits import Zero as Zero
-from zoo.probing.inside.edits import edited as edited
-from zoo.probing.inside.effects import Effect as Effect
-from zoo.probing.inside.effects import Effects as Effects
-from zoo.probing.inside.effects import effects as effects
-from zoo.probing.inside.head_scores import HeadScore as HeadScore
-from zoo.probing.inside.head_scores import head_scores as head_scores
-from zoo.probing.inside.head_weights import copying_score as copying_score
-from zoo.probing.inside.head_weights import ov as ov
-from zoo.probing.inside.head_weights import qk as qk
-from zoo.probing.inside.latents import LatentScore as LatentScore
-from zoo.probing.inside.latents import latent_targets as latent_targets
-from zoo.probing.inside.latents import probe_latents as probe_latents
-from zoo.probing.inside.lens import Lens as Lens
-from zoo.probing.inside.lens import lens as lens
-from zoo.probing.inside.nodes import Node as Node
-from zoo.probing.inside.paths import PathEffect as PathEffect
-from zoo.probing.inside.paths import PathEffects as PathEffects
-from zoo.probing.inside.paths import path_effect as path_effect
-from zoo.probing.inside.paths import path_effects as path_effects
-from zoo.probing.inside.reach import dead_sites as dead_sites
-from zoo.probing.inside.task_vectors import TaskVector as TaskVector
-from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
-from zoo.probing.inside.task_vectors import task_vectors as task_vectors
-from zoo.probing.nearest_algorithms.by_layer import LayerAlgorithms as LayerAlgorithms
-from zoo.probing.nearest_algorithms.by_layer import algorithms as algorithms
-from zoo.probing.nearest_algorithms.guesses import LearnedGuess as LearnedGuess
-from zoo.probing.nearest_algorithms.guesses import learned_guess as learned_guess
-from zoo.probing.nearest_algorithms.implicit import (
+from zoo.probing.activations import attention_maps as attention_maps
+from zoo.probing.activations import capture as capture
+from zoo.probing.activations import intermediates as intermediates
+from zoo.probing.activations import mean_attention as mean_attention
+from zoo.probing.activations import sites as sites
+from zoo.probing.attention_heads import Head as Head
+from zoo.probing.attention_heads import HeadScore as HeadScore
+from zoo.probing.attention_heads import copying_score as copying_score
+from zoo.probing.attention_heads import head_scores as head_scores
+from zoo.probing.attention_heads import heads as heads
+from zoo.probing.attention_heads import ov as ov
+from zoo.probing.attention_heads import prune as prune
+from zoo.probing.attention_heads import qk as qk
+from zoo.probing.circuits import Circuit as Circuit
+from zoo.probing.circuits import CurvePoint as CurvePoint
+from zoo.probing.circuits import Edge as Edge
+from zoo.probing.circuits import circuit as circuit
+from zoo.probing.compare import Alignment as Alignment
+from zoo.probing.compare import TaskShift as TaskShift
+from zoo.probing.compare import alignment as alignment
+from zoo.probing.compare import risks as risks
+from zoo.probing.compare import task_shift as task_shift
+from zoo.probing.edit import Add as Add
+from zoo.probing.edit import Edit as Edit
+from zoo.probing.edit import Mean as Mean
+from zoo.probing.edit import Resample as Resample
+from zoo.probing.edit import Set as Set
+from zoo.probing.edit import Zero as Zero
+from zoo.probing.edit import edited as edited
+from zoo.probing.graph import Node as Node
+from zoo.probing.latents import LatentScore as LatentScore
+from zoo.probing.latents import latent_targets as latent_targets
+from zoo.probing.latents import probe_latents as probe_latents
+from zoo.probing.logit_attribution import Attribution as Attribution
+from zoo.probing.logit_attribution import attribution as attribution
+from zoo.probing.logit_lens import Lens as Lens
+from zoo.probing.logit_lens import lens as lens
+from zoo.probing.nearest.by_layer import LayerAlgorithms as LayerAlgorithms
+from zoo.probing.nearest.by_layer import algorithms as algorithms
+from zoo.probing.nearest.guess import LearnedGuess as LearnedGuess
+from zoo.probing.nearest.guess import learned_guess as learned_guess
+from zoo.probing.nearest.implicit import (
   implicit_algorithm as implicit_algorithm,
 )
-from zoo.probing.nearest_algorithms.sampled import Nearest as Nearest
-from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm as SampledAlgorithm
-from zoo.probing.nearest_algorithms.sampled import (
-  sampled_algorithm as sampled_algorithm,
-)
-from zoo.probing.nearest_algorithms.similarity import Alignment as Alignment
-from zoo.probing.nearest_algorithms.similarity import alignment as alignment
-from zoo.probing.nearest_strategies.mixtures import (
+from zoo.probing.nearest.mixtures import (
   LikelihoodMixture as LikelihoodMixture,
 )
-from zoo.probing.nearest_strategies.mixtures import NearestMixture as NearestMixture
-from zoo.probing.nearest_strategies.mixtures import Strategies as Strategies
-from zoo.probing.nearest_strategies.mixtures import strategies as strategies
-from zoo.probing.nearest_strategies.shifts import TaskShift as TaskShift
-from zoo.probing.nearest_strategies.shifts import task_shift as task_shift
+from zoo.probing.nearest.mixtures import NearestMixture as NearestMixture
+from zoo.probing.nearest.mixtures import Strategies as Strategies
+from zoo.probing.nearest.mixtures import strategies as strategies
+from zoo.probing.nearest.sampled import Nearest as Nearest
+from zoo.probing.nearest.sampled import SampledAlgorithm as SampledAlgorithm
+from zoo.probing.nearest.sampled import (
+  sampled_algorithm as sampled_algorithm,
+)
+from zoo.probing.nearest.telling import Standing as Standing
+from zoo.probing.nearest.telling import TellingPair as TellingPair
+from zoo.probing.nearest.telling import TellingPrompts as TellingPrompts
+from zoo.probing.nearest.telling import Verdict as Verdict
+from zoo.probing.nearest.telling import telling_prompts as telling_prompts
+from zoo.probing.nearest.telling import verdict as verdict
+from zoo.probing.patch import Effect as Effect
+from zoo.probing.patch import Effects as Effects
+from zoo.probing.patch import effects as effects
+from zoo.probing.path import PathEffect as PathEffect
+from zoo.probing.path import PathEffects as PathEffects
+from zoo.probing.path import path_effect as path_effect
+from zoo.probing.path import path_effects as path_effects
+from zoo.probing.reach import dead_sites as dead_sites
 from zoo.probing.report import baselines_of as baselines_of
 from zoo.probing.report import probe as probe
-from zoo.probing.scores import risks as risks
-from zoo.probing.telling import Standing as Standing
-from zoo.probing.telling import TellingPair as TellingPair
-from zoo.probing.telling import TellingPrompts as TellingPrompts
-from zoo.probing.telling import Verdict as Verdict
-from zoo.probing.telling import telling_prompts as telling_prompts
-from zoo.probing.telling import verdict as verdict
+from zoo.probing.task_vector import TaskVector as TaskVector
+from zoo.probing.task_vector import TaskVectors as TaskVectors
+from zoo.probing.task_vector import task_vectors as task_vectors
 from zoo.probing.validate import Checked as Checked
 from zoo.probing.validate import InstrumentCheck as InstrumentCheck
 from zoo.probing.validate import Planted as Planted
@@ -89,18 +91,9 @@ from zoo.probing.validate import null_models as null_models
 
 
 def __dir__() -> list[str]:
-  # The public names of these rooms stand here. The rooms are in globals since they are
-  # imported.
-  rooms = {
-    'checks',
-    'context',
-    'inside',
-    'nearest_algorithms',
-    'nearest_strategies',
-    'report',
-    'scores',
-    'telling',
-    'validate',
-    'verdicts',
-  }
-  return sorted(name for name in {*globals()} - rooms if not name.startswith('_'))
+  # The modules of this package are in globals since they are imported.
+  return sorted(
+    name
+    for name, value in globals().items()
+    if not name.startswith('_') and not isinstance(value, types.ModuleType)
+  )

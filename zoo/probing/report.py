@@ -20,33 +20,40 @@ from zoo.measure.comparison import Comparison, compare
 from zoo.measure.intervals import Estimate
 from zoo.measure.predict import Programs
 from zoo.models.linear_attention import LinearAttention
-from zoo.probing.inside.attention_heads import Head, heads
-from zoo.probing.inside.lens import LayerCurve, Lens, lens
-from zoo.probing.nearest_algorithms.candidates import (
+from zoo.probing.attention_heads import Head, heads
+from zoo.probing.compare import (
+  Alignment,
+  PairedRisks,
+  TaskShift,
+  alignment,
+  has_rule,
+  not_taken,
+  risks,
+  task_shift,
+)
+from zoo.probing.logit_lens import LayerCurve, Lens, lens
+from zoo.probing.nearest.candidates import (
   AboveBayes,
   Candidates,
   measure_candidates,
 )
-from zoo.probing.nearest_algorithms.guesses import (
+from zoo.probing.nearest.guess import (
   LearnedGuess,
   learned_guess,
   least_queries,
 )
-from zoo.probing.nearest_algorithms.implicit import (
+from zoo.probing.nearest.implicit import (
   ImplicitAlgorithm,
   implicit_algorithm,
 )
-from zoo.probing.nearest_algorithms.sampled import (
+from zoo.probing.nearest.sampled import (
   GD,
   GD_BETA,
   SampledAlgorithm,
   fit_algorithms,
   least_prompts,
 )
-from zoo.probing.nearest_algorithms.similarity import Alignment, alignment, has_rule
-from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
-from zoo.probing.scores import PairedRisks, risks
-from zoo.probing.telling import rivals_of_descent
+from zoo.probing.nearest.telling import rivals_of_descent
 from zoo.probing.verdicts import (
   judge,
   judge_by_baselines,

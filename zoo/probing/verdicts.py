@@ -7,10 +7,10 @@ import numpy as np
 from zoo.measure.comparison import MODEL, Comparison
 from zoo.measure.intervals import Estimate
 from zoo.measure.tests import above_zero, apart_from_extreme
-from zoo.probing.context import SHARE_ROUNDING
-from zoo.probing.nearest_algorithms.candidates import AboveBayes, Candidates
-from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
-from zoo.probing.nearest_algorithms.sampled import GD, GD_BETA, SampledAlgorithm
+from zoo.probing.nearest.candidates import AboveBayes, Candidates
+from zoo.probing.nearest.context import SHARE_ROUNDING
+from zoo.probing.nearest.implicit import ImplicitAlgorithm
+from zoo.probing.nearest.sampled import GD, GD_BETA, SampledAlgorithm
 from zoo.tasks import LinearRegression
 
 # A predictor counts as gradient descent if the share of the effect of the context that

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from zoo.probing.nearest_algorithms.by_layer import Match, Readout
+from zoo.probing.nearest.by_layer import Match, Readout
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.probe.algorithm_words import NAMES
 from zoo.reports.style import Ax

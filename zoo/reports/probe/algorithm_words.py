@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zoo.measure.intervals import Estimate
-from zoo.probing.context import SHARE_ROUNDING
-from zoo.probing.nearest_algorithms.by_layer import Match, Readout
+from zoo.probing.nearest.by_layer import Match, Readout
+from zoo.probing.nearest.context import SHARE_ROUNDING
 from zoo.probing.verdicts import percent, shown_share
 
 # These algorithms take steps; all others are baselines of the task.

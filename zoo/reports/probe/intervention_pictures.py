@@ -15,9 +15,9 @@ from zoo.measure.ratio import Share
 from zoo.measure.table import name_of_half, name_of_share, plus_minus
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
-from zoo.probing.inside.effects import Effects
-from zoo.probing.inside.latents import LatentScore
-from zoo.probing.nearest_algorithms.by_layer import Readout
+from zoo.probing.latents import LatentScore
+from zoo.probing.nearest.by_layer import Readout
+from zoo.probing.patch import Effects
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.probe.algorithm_pictures import plot_layer_algorithms
 from zoo.reports.probe.algorithm_words import NAMES

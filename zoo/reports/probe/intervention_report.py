@@ -14,8 +14,8 @@ from zoo import reports
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
-from zoo.probing.inside.head_scores import HeadScore
-from zoo.probing.inside.latents import LatentScore
+from zoo.probing.attention_heads import HeadScore
+from zoo.probing.latents import LatentScore
 from zoo.reports.probe.intervention_pictures import CAPTIONS, TITLES, picture, table
 from zoo.reports.probe.interventions import (
   PARTS,

@@ -30,18 +30,18 @@ from zoo.measure.tests import (
   holm,
   p_value_above_zero,
 )
+from zoo.probing.activations import in_order_of_calls
+from zoo.probing.attention_heads import HeadScore, head_scores
 from zoo.probing.checks import checked_module, sites_of_kind
-from zoo.probing.inside.activations import in_order_of_calls
-from zoo.probing.inside.effects import Effect, Effects, effects
-from zoo.probing.inside.head_scores import HeadScore, head_scores
-from zoo.probing.inside.latents import PROMPT, LatentScore, probe_latents
-from zoo.probing.inside.reach import dead_sites
-from zoo.probing.nearest_algorithms.by_layer import (
+from zoo.probing.latents import PROMPT, LatentScore, probe_latents
+from zoo.probing.nearest.by_layer import (
   Match,
   Readout,
   algorithms,
   layer_rows,
 )
+from zoo.probing.patch import Effect, Effects, effects
+from zoo.probing.reach import dead_sites
 from zoo.reports.probe.algorithm_words import name_layer_algorithms
 from zoo.tasks.base import is_squared
 

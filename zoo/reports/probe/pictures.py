@@ -24,11 +24,10 @@ from zoo.measure.predict import run_once, sample_batches
 from zoo.measure.table import name_of_half
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
-from zoo.probing.inside.activations import mean_attention
-from zoo.probing.inside.attention_heads import Head
-from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
-from zoo.probing.nearest_algorithms.similarity import answers
-from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
+from zoo.probing.activations import mean_attention
+from zoo.probing.attention_heads import Head
+from zoo.probing.compare import TaskShift, answers, in_short
+from zoo.probing.nearest.implicit import ImplicitAlgorithm
 from zoo.probing.report import Report
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps

@@ -9,16 +9,14 @@ from zoo.core.tables import Table, format_mean
 from zoo.measure.comparison import table_of
 from zoo.measure.intervals import Estimate
 from zoo.measure.table import name_of_half
-from zoo.probing.inside.attention_heads import Head
-from zoo.probing.inside.lens import Lens
-from zoo.probing.nearest_algorithms.candidates import AboveBayes
-from zoo.probing.nearest_algorithms.guesses import LearnedGuess, LinearFit
-from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
-from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
-from zoo.probing.nearest_algorithms.similarity import Alignment
-from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
+from zoo.probing.attention_heads import Head
+from zoo.probing.compare import Alignment, PairedRisks, TaskShift, in_short
+from zoo.probing.logit_lens import Lens
+from zoo.probing.nearest.candidates import AboveBayes
+from zoo.probing.nearest.guess import LearnedGuess, LinearFit
+from zoo.probing.nearest.implicit import ImplicitAlgorithm
+from zoo.probing.nearest.sampled import SampledAlgorithm
 from zoo.probing.report import Report
-from zoo.probing.scores import PairedRisks
 from zoo.probing.verdicts import percent, shown_share
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'

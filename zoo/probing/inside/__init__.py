@@ -1,1 +1,0 @@
-"""Within a model: sites, edits, effects, paths, heads, latents, task vectors."""

@@ -1,0 +1,1 @@
+"""Which algorithm, or which mixture of predictors, is nearest to a model."""

@@ -1,1 +1,0 @@
-"""Which algorithm a model runs: from its rule, from its predictions, by its layers."""

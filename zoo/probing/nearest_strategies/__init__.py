@@ -1,1 +1,0 @@
-"""Which strategy a model follows: mixtures of known predictors, and shifted tasks."""
