@@ -22,6 +22,7 @@ from tests.compiled import built
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full, mostly_slow
 from tests.probing.models import biased, induction, induction_share, recall
+from tests.probing.test_jacobians import LinearLayers
 from tests.probing.test_mixtures import POOL, Mixed
 from tests.probing.test_task_vector import _Constants, _mean_label
 from tests.settings import isotropic
@@ -52,6 +53,7 @@ GIVE_VALUES = {
   'probe',  # of the instruments below
   'prune',
   'sites',
+  'telling_prompts',
 }
 
 
@@ -134,6 +136,22 @@ def _sampled(model, task, seed):
     'matrix': found.nearest_gd_beta.unexplained,
     'ridge': found.nearest_ridge.unexplained,
   }
+
+
+def _verdict(model, task, seed):
+  # Ridge regression with this penalty is nearly a step of size 0.4, for 6 examples.
+  candidates = {'step': _step(), 'ridge': estimators.Ridge(15.0, START)}
+  found = probing.verdict(model, task, candidates, 2048, 32, seed)
+  rows = {row.candidate: row for row in found.rows}
+  return {
+    'on task': rows['step'].on_task if rows else None,
+    'on telling': rows['step'].on_telling if rows else None,
+  }
+
+
+def _by_jacobians(model, task, seed):
+  rows = probing.jacobian_lens(model, task, 1024, seed).rows
+  return {f'after {row.num_layers}': row.jacobian for row in rows}
 
 
 def _implicit(model, task, seed):
@@ -470,6 +488,25 @@ CASES = {
     },
     covers=('linear attention',),
     coverage=NARROW,
+  ),
+  'verdict': Case(
+    _verdict,
+    null=AT_LEAST_ONE,
+    trained=_descent,
+    planted={'one step': (_step, {'on task': 0.0, 'on telling': 0.0})},
+  ),
+  'jacobian_lens': Case(
+    _by_jacobians,
+    planted={
+      # The first feature of the query is the prediction, and w ~ N(START, I), so that
+      # the loss is |START − e_0|² + d.
+      'identities': (
+        lambda: LinearLayers(np.zeros((2, D + 1, D + 1))),
+        {
+          f'after {i}': float(np.sum((START - np.eye(D)[0]) ** 2) + D) for i in range(3)
+        },
+      )
+    },
   ),
   'implicit_algorithm': Case(
     _implicit,

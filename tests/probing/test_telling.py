@@ -1,6 +1,5 @@
 """Prompts that tell algorithms apart, and the verdicts that rest on them."""
 
-import math
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ from flax import struct
 
 import zoo
 from tests.compare import refuses
-from zoo.probing import Planted, probe, telling_prompts, verdict
+from zoo.probing import probe, telling_prompts, verdict
 from zoo.probing.nearest.telling import rivals_of_descent
 
 # With so much noise, ridge regression on prompts of the task is nearly a step.
@@ -149,27 +148,6 @@ def test_a_report_asks_telling_prompts_before_it_says_yes():
   assert 'nothing is nearer on prompts that tell them apart' in said['gd'][1]
   assert said['ridge'][0] is False
   assert rivals_of_descent(pair['gd'], _TASK, _LEAST, 0) == []
-
-
-@pytest.mark.slow
-def test_shares_are_right_on_null_and_planted_models():
-  task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-  known = task.baselines()
-  candidates = {name: known[name] for name in ('gd', 'ols')}
-
-  def shares(model, task, seed):
-    found = verdict(model, task, candidates, _LEAST, seed=seed)
-    row = {row.candidate: row for row in found.rows}.get('gd')
-    return {
-      'on_task': None if row is None else row.on_task,
-      'on_telling': None if row is None else row.on_telling,
-    }
-
-  planted = {'the step': Planted(known['gd'], {'on_task': 0.0, 'on_telling': 0.0})}
-  check = zoo.check_instrument(
-    shares, task, null=(1, math.inf), planted=planted, without=['untrained lstm']
-  )
-  assert check.failures == []
 
 
 def test_mistakes_have_one_message():

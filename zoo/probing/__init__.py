@@ -40,6 +40,9 @@ from zoo.probing.edit import Set as Set
 from zoo.probing.edit import Zero as Zero
 from zoo.probing.edit import edited as edited
 from zoo.probing.graph import Node as Node
+from zoo.probing.jacobians import JacobianLens as JacobianLens
+from zoo.probing.jacobians import JacobianLoss as JacobianLoss
+from zoo.probing.jacobians import jacobian_lens as jacobian_lens
 from zoo.probing.latents import LatentScore as LatentScore
 from zoo.probing.latents import latent_targets as latent_targets
 from zoo.probing.latents import probe_latents as probe_latents
