@@ -151,8 +151,8 @@ With skewed losses of 16 to 2048 prompts, 99.6 to 100 % of these sets contain th
 
 The coverage of other instruments is not tested. Of those that sample prompts, these are
 `algorithms`, `alignment`, `circuit`, `head_scores`, `jacobian_lens`, `learned_guess`,
-`lens`, `path_effect`, `path_effects`, `probe_latents`, `task_shift` and `verdict`, and
-also `effects` by
+`lens`, `local_learning_coefficient`, `path_effect`, `path_effects`, `probe_latents`,
+`task_shift` and `verdict`, and also `effects` by
 gradients and `unexplained` of `strategies`. The instruments `attribution`,
 `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
 forms without sampling error.

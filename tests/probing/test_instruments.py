@@ -23,6 +23,7 @@ from tests.launch.processes import ROOT
 from tests.marks import mostly_full, mostly_slow
 from tests.probing.models import biased, induction, induction_share, recall
 from tests.probing.test_jacobians import LinearLayers
+from tests.probing.test_learning_coefficient import Scale
 from tests.probing.test_mixtures import POOL, Mixed
 from tests.probing.test_task_vector import _Constants, _mean_label
 from tests.settings import isotropic
@@ -152,6 +153,12 @@ def _verdict(model, task, seed):
 def _by_jacobians(model, task, seed):
   rows = probing.jacobian_lens(model, task, 1024, seed).rows
   return {f'after {row.num_layers}': row.jacobian for row in rows}
+
+
+def _coefficient(model, task, seed):
+  return probing.local_learning_coefficient(
+    model, task, lambda model, prompt: jnp.square(model(prompt)), seed=seed
+  ).value
 
 
 def _implicit(model, task, seed):
@@ -506,6 +513,14 @@ CASES = {
           f'after {i}': float(np.sum((START - np.eye(D)[0]) ** 2) + D) for i in range(3)
         },
       )
+    },
+  ),
+  'local_learning_coefficient': Case(
+    # The null models are no modules, or have weights that change their loss.
+    _coefficient,
+    planted={
+      # Half of the number of weights, up to the moments of 1024 prompts.
+      'three weights': (lambda: Scale(D), (1.4, 1.55)),
     },
   ),
   'implicit_algorithm': Case(

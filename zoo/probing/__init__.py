@@ -46,6 +46,10 @@ from zoo.probing.jacobians import jacobian_lens as jacobian_lens
 from zoo.probing.latents import LatentScore as LatentScore
 from zoo.probing.latents import latent_targets as latent_targets
 from zoo.probing.latents import probe_latents as probe_latents
+from zoo.probing.learning_coefficient import LearningCoefficient as LearningCoefficient
+from zoo.probing.learning_coefficient import (
+  local_learning_coefficient as local_learning_coefficient,
+)
 from zoo.probing.logit_attribution import Attribution as Attribution
 from zoo.probing.logit_attribution import attribution as attribution
 from zoo.probing.logit_lens import Lens as Lens
