@@ -51,6 +51,7 @@ GIVE_VALUES = {
   'latent_targets',
   'mean_attention',
   'null_models',
+  'over_training',  # of any instrument
   'probe',  # of the instruments below
   'prune',
   'sites',

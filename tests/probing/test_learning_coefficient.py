@@ -42,7 +42,7 @@ class DeepLinear(nnx.Module):
   """W_1 W_2 minus a matrix of rank r, which the two are equal to."""
 
   def __init__(self, size, rank):
-    ones = jnp.eye(size) * (jnp.arange(size) < rank)
+    ones = jnp.diag((jnp.arange(size) < rank).astype('float32'))
     self.first, self.second, self.target = nnx.Param(ones), nnx.Param(ones), ones
 
   def __call__(self, prompt):

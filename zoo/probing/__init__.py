@@ -32,6 +32,10 @@ from zoo.probing.compare import TaskShift as TaskShift
 from zoo.probing.compare import alignment as alignment
 from zoo.probing.compare import risks as risks
 from zoo.probing.compare import task_shift as task_shift
+from zoo.probing.development import OverTraining as OverTraining
+from zoo.probing.development import StepMean as StepMean
+from zoo.probing.development import StepReading as StepReading
+from zoo.probing.development import over_training as over_training
 from zoo.probing.edit import Add as Add
 from zoo.probing.edit import Edit as Edit
 from zoo.probing.edit import Mean as Mean
