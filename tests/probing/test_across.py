@@ -47,8 +47,17 @@ def _parts(seed, u=4, p=10, m=3) -> np.ndarray:
   return np.random.default_rng(seed).normal(size=(u, p, m))
 
 
-@pytest.mark.parametrize(('by', 'seed'), [('attention', 0), ('effect', 1)])
-def test_heads_in_another_order_are_found_and_have_the_correlation_1(by, seed):
+@pytest.mark.parametrize(
+  ('by', 'seed', 'rounding'),
+  [
+    ('attention', 0, 1e-4),
+    # Effects that differ by rounding alone may change places in the order of the ranks.
+    pytest.param('effect', 1, 0.01, marks=SLOW),
+  ],
+)
+def test_heads_in_another_order_are_found_and_have_the_correlation_1(
+  by, seed, rounding
+):
   model = _transformer(seed, scale=4.0)
   other = with_heads_in_order(model, 0, ORDER)
   found = probing.across_seeds([model, other, model], TASK, *_pair(), [SITE], by=by)
@@ -58,7 +67,7 @@ def test_heads_in_another_order_are_found_and_have_the_correlation_1(by, seed):
     assert row.matches == f'head {place}; head {row.head}'
     assert row.correlation is not None
     assert row.correlation.num == 2
-    assert row.lowest == pytest.approx(1, abs=1e-4)
+    assert row.lowest == pytest.approx(1, abs=rounding)
     assert row.unmatched is not None
     assert row.unmatched.mean < 0.9
     assert row.holds
@@ -67,13 +76,16 @@ def test_heads_in_another_order_are_found_and_have_the_correlation_1(by, seed):
   assert 'with permuted prompts' in str(found)
 
 
+@pytest.mark.slow
 def test_the_share_is_that_of_effects_over_models_on_the_second_half():
   models = [_transformer(seed, scale=4.0) for seed in (0, 2)]
   clean, corrupt = _pair(256)
   found = probing.across_seeds(models, TASK, clean, corrupt, [SITE], kind='zero')
-  halves = [jax.tree.map(lambda array: array[128:], of) for of in (clean, corrupt)]
+  second = [jax.tree.map(lambda array: array[128:], of) for of in (clean, corrupt)]
   tables = [
-    probing.effects(model, TASK, *halves, [SITE], kinds=['zero'], heads=True).rows
+    probing.effects(
+      model, TASK, second[0], second[1], [SITE], kinds=['zero'], heads=True
+    ).rows
     for model in models
   ]
   for row, nodes in zip(found.rows, found.nodes, strict=True):
@@ -104,13 +116,14 @@ def test_correlations_are_those_of_covariances_and_of_ranks():
   found = _correlations(_centred(first), _centred(second))
   for i, j in itertools.product(range(4), range(4)):
     of_each = [np.cov(first[i, :, e], second[j, :, e]) for e in range(3)]
-    (a, both), (_, b) = sum(of_each)
+    (a, both), (_, b) = np.sum(of_each, axis=0)
     assert found[i, j] == pytest.approx(both / np.sqrt(a * b), rel=1e-12)
   ranks = _correlations(_by_ranks(first[..., :1]), _by_ranks(second[..., :1]))
-  expected = stats.spearmanr(first[2, :, 0], second[1, :, 0]).statistic
-  assert ranks[2, 1] == pytest.approx(expected, rel=1e-12)
+  expected: Any = stats.spearmanr(first[2, :, 0], second[1, :, 0])
+  assert ranks[2, 1] == pytest.approx(expected.statistic, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_head_that_attends_alike_in_all_prompts_has_no_correlation():
   model = _transformer(scale=4.0)
   mixer = model.layers[0].mixer
@@ -171,6 +184,7 @@ def test_intervals_over_models_contain_the_mean_of_all_models(num_models):
   assert 0.93 <= covered <= 0.97
 
 
+@pytest.mark.usefixtures('unchecked')
 def test_what_cannot_be_matched_is_refused():
   model, pair = _transformer(), _pair()
   with refuses('there are 1 models; matching needs two or more'):
