@@ -89,11 +89,12 @@ def test_the_share_is_that_of_effects_over_models_on_the_second_half():
     for model in models
   ]
   for row, nodes in zip(found.rows, found.nodes, strict=True):
-    shares = [table[node.head].zero for table, node in zip(tables, nodes, strict=True)]
+    heads = [node.head or 0 for node in nodes]
+    shares = [table[head].zero for table, head in zip(tables, heads, strict=True)]
     if any(share is None for share in shares):
       assert row.share is None
       continue
-    means = [share.mean for share in shares]
+    means = [share.mean for share in shares if share is not None]
     assert row.share is not None
     assert row.share.mean == pytest.approx(np.mean(means), rel=1e-4, abs=1e-6)
     half = stats.t.ppf(0.975, 1) * np.std(means, ddof=1) / 2**0.5

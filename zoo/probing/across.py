@@ -15,7 +15,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.ratio import share_of_gap
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.probing.activations import attention_maps
 from zoo.probing.attention_heads import site_of_heads
 from zoo.probing.checks import check_has_kind, sites_of_kind
@@ -64,7 +64,7 @@ class Matched(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class AcrossSeeds(Tabular):
+class AcrossSeeds(WithRows):
   """The heads of one model, and those of other seeds that do the same.
 
   `across_seeds` returns it. It prints as a table. `records` returns the rows as

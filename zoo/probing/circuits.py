@@ -33,7 +33,7 @@ from zoo.measure.intervals import (
 )
 from zoo.measure.predict import Programs
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
-from zoo.measure.table import Rows, Tabular, name_of_share, plus_minus
+from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
 from zoo.probing.graph import (
   Ends,
   Graph,
@@ -137,7 +137,7 @@ class CurvePoint(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Circuit(Tabular):
+class Circuit(WithRows):
   """The edges of a model, those of its circuit, and what they recover.
 
   `circuit` returns it. All numbers except the scores are measured on other prompts than

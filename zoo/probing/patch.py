@@ -17,7 +17,7 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
-from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, recorded, site_of
 from zoo.probing.attribution_patching import (
   ABLATED,
@@ -98,17 +98,8 @@ class Effect(NamedTuple):
   site_kind: str | None = None
 
 
-class _Effects(NamedTuple):
-  clean: Estimate
-  corrupt: Estimate
-  gap: Estimate
-  rows: Rows[Effect]
-  method: str = 'patch'
-  quantity: str = 'loss'
-  left_out: tuple[str, ...] = ()
-
-
-class Effects(_Effects, Tabular):
+@dataclasses.dataclass(frozen=True)
+class Effects(WithRows):
   """The effects of all sites, and the two losses between which their gap lies.
 
   `effects` returns it. It prints as a table. `records` returns the rows as
@@ -126,6 +117,14 @@ class Effects(_Effects, Tabular):
     left_out: The sites that were not named and have no rows although they reach the
       prediction, since they are within a compiled loop or function, such as `nnx.scan`.
   """
+
+  clean: Estimate
+  corrupt: Estimate
+  gap: Estimate
+  rows: Rows[Effect]
+  method: str = 'patch'
+  quantity: str = 'loss'
+  left_out: tuple[str, ...] = ()
 
   def __str__(self) -> str:
     said = ''
@@ -276,9 +275,8 @@ def effects(
     )
   else:
     num_steps = NUM_STEPS if method == 'integrated' else None
-    how = kinds, num_steps, heads, tokens
     clean_loss, corrupt_loss, losses = _first_order_losses(
-      model, loss, clean, corrupt, axes, selections, how
+      model, loss, clean, corrupt, axes, selections, kinds, num_steps, heads, tokens
     )
   site_kinds = {}
   for target in targets:
@@ -289,7 +287,7 @@ def effects(
   table = _table(
     clean_loss, corrupt_loss, losses, selections, places_of, site_kinds, empty, quantity
   )
-  return table._replace(method=method, left_out=left_out)
+  return dataclasses.replace(table, method=method, left_out=left_out)
 
 
 def _targets(
@@ -382,15 +380,15 @@ def _first_order_losses(
   corrupt: Prompt,
   axes: dict[str, str],
   selections: Selection,
-  how: tuple[Sequence[str], int | None, bool, bool],
+  kinds: Sequence[str],
+  num_steps: int | None,
+  heads: bool,
+  tokens: bool,
 ) -> _Losses:
   """Returns first-order approximations of the losses with each value replaced in turn.
 
-  `how` is a tuple of four: the kinds; the number of steps from the corrupt to the clean
-  prompts, which is None for the method 'gradient'; whether heads are replaced one by
-  one; and whether tokens are.
+  The number of steps from the corrupt to the clean prompts is None for 'gradient'.
   """
-  kinds, num_steps, heads, tokens = how
 
   def measured(models: Sequence[Any], clean: Prompt, corrupt: Prompt) -> Any:
     (model,) = models
