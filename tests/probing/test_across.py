@@ -203,3 +203,8 @@ def test_what_cannot_be_matched_is_refused():
     probing.across_seeds([model, model], TASK, *few)
   with refuses('model 1 has other heads or sites', 'layers.1.mixer.heads, head 0'):
     probing.across_seeds([model, _transformer(num_layers=2)], TASK, *pair)
+  narrower: Any = zoo.models.Transformer(
+    D, C, num_layers=1, width=12, num_heads=2, rngs=nnx.Rngs(0)
+  )
+  with refuses(f'{SITE}, head 2 has no attention weights in Transformer'):
+    probing.across_seeds([model, model], TASK, *pair, untrained=[narrower] * 2)

@@ -210,14 +210,17 @@ def across_seeds(
 
   moves = [measured(model) for model in models]
   parts = moves[0].parts
-  for i, found in enumerate(moves):
-    _check_parts(f'model {i}', found.parts, parts)
+  for i, of_model in enumerate(moves):
+    _check_parts(f'model {i}', of_model.parts, parts)
   if by == 'attention':
     values = [_attention(model, clean, parts) for model in models]
     of_untrained = [_attention(model, clean, parts) for model in untrained]
   else:
-    values = [found.moved[..., None] for found in moves]
-    of_untrained = [measured(model).moved[..., None] for model in untrained]
+    values = [of_model.moved[..., None] for of_model in moves]
+    found = [measured(model) for model in untrained]
+    for i, of_model in enumerate(found):
+      _check_parts(f'untrained model {i}', of_model.parts, parts)
+    of_untrained = [of_model.moved[..., None] for of_model in found]
   middle = len(clean.x) // 2
   normal = _by_ranks if by == 'effect' else _centred
   first, *others = [_halves(array, middle, normal) for array in values]
@@ -230,29 +233,49 @@ def across_seeds(
   )
   bare = _largest([_halves(array, middle, normal) for array in of_untrained])
   chance = max(permuted, bare or 0.0)
-  shares = [_shares(found, middle, kind) for found in moves]
+  shares = [_shares(of_model, middle, kind) for of_model in moves]
   rows, nodes = Rows[Matched](), []
-  for i, part in enumerate(parts):
+  for i in range(len(parts)):
     places = [i, *(int(pair[i]) for pair in pairs)]
     nodes.append([parts[place] for place in places])
-    matched = [table[i, j] for table, j in zip(tables, places[1:], strict=True)]
-    rest = [np.delete(table[i], j) for table, j in zip(tables, places[1:], strict=True)]
-    lowest = None if np.isnan(matched).any() else float(min(matched))
-    of_models = [of[place] for of, place in zip(shares, places, strict=True)]
-    rows.append(
-      Matched(
-        part.site,
-        part.head,
-        '; '.join(_in_words(node, part) for node in nodes[-1][1:]),
-        correlation=None if lowest is None else estimate(matched),
-        lowest=lowest,
-        unmatched=_mean_of_known(rest),
-        share=None if np.isnan(of_models).any() else estimate(of_models),
-        holds=lowest is not None and lowest > chance,
-      )
-    )
+    rows.append(_row(nodes[-1], places, tables, shares, chance))
   num_prompts = len(clean.x) - middle
   return AcrossSeeds(rows, nodes, permuted, bare, by, kind, len(models), num_prompts)
+
+
+def _row(
+  nodes: Sequence[Node],
+  places: Sequence[int],
+  tables: Sequence[Float[np.ndarray, 'u u']],
+  shares: Sequence[Float[np.ndarray, ' u']],
+  chance: float,
+) -> Matched:
+  """Returns the row of a head or site of the first model.
+
+  Args:
+    nodes: It, and its match in each other model.
+    places: Their numbers among the heads or sites of each model.
+    tables: The correlations of all of the first model with all of each other model.
+    shares: The shares of all of each model.
+    chance: The correlation that a head which holds exceeds.
+  """
+  own, *others = places
+  matched = [table[own, other] for table, other in zip(tables, others, strict=True)]
+  rest = [
+    np.delete(table[own], other) for table, other in zip(tables, others, strict=True)
+  ]
+  lowest = None if np.isnan(matched).any() else float(min(matched))
+  of_models = [of[place] for of, place in zip(shares, places, strict=True)]
+  return Matched(
+    nodes[0].site,
+    nodes[0].head,
+    '; '.join(_in_words(node, nodes[0]) for node in nodes[1:]),
+    correlation=None if lowest is None else estimate(matched),
+    lowest=lowest,
+    unmatched=_mean_of_known(rest),
+    share=None if np.isnan(of_models).any() else estimate(of_models),
+    holds=lowest is not None and lowest > chance,
+  )
 
 
 def match(
@@ -324,10 +347,11 @@ def _attention(
     if site is not None:
       maps.setdefault(site.partition('@')[0], []).append(attention)
   for part in parts:
-    if part.site not in maps:
+    calls = maps.get(part.site)
+    if calls is None or (part.head or 0) >= calls[0].shape[1]:
       raise UserError(
-        f'the heads at {part.site!r} have no attention weights; compare them by='
-        "'effect'"
+        f'{part} has no attention weights in {type(model).__name__}; compare models '
+        "with the same heads, or compare them by='effect'"
       )
   of_sites = {
     site: np.concatenate(
