@@ -346,8 +346,8 @@ distances of layers are shares of the effect of the context on other prompts
   + left = effect[: num_prompts - num_prompts // 2]
 the likelihood of numbers has the variance ½
   zoo/probing/nearest/mixtures.py: probing/test_mixtures.py
-  - scores = -np.square(seen - others[:, :, :-1])[..., 0] / 2
-  + scores = -np.square(seen - others[:, :, :-1])[..., 0]
+  - log_likelihoods = -np.square(seen - others[:, :, :-1])[..., 0] / 2
+  + log_likelihoods = -np.square(seen - others[:, :, :-1])[..., 0]
 labels of a martingale are drawn for the features of the example before
   zoo/measure/bayesian.py: measure/test_calibrate.py
   - asked = dataclasses.replace(seen, x_query=prompt.x[:, length])

@@ -80,6 +80,20 @@ def table(folder, num_rows=40) -> Any:
   return zoo.create_task('arrays', path=path, context_length=4, standardise='nothing')
 
 
+def with_heads_in_order(model, layer, order) -> Any:
+  """A copy of a transformer whose heads of one layer are in another order."""
+  copy: Any = nnx.clone(model)
+  mixer = copy.layers[layer].mixer
+  size = mixer.out.kernel[...].shape[0] // len(order)
+  entries = np.concatenate([np.arange(size) + size * head for head in order])
+  for linear in (mixer.query, mixer.key, mixer.value):
+    linear.kernel[...] = linear.kernel[...][:, entries]
+    if linear.bias is not None:
+      linear.bias[...] = linear.bias[...][entries]
+  mixer.out.kernel[...] = mixer.out.kernel[...][entries]
+  return copy
+
+
 def assert_within(estimate, exact):
   """The exact value is within four standard errors: one in 16,000 draws is not."""
   assert abs(estimate.mean - exact) <= 4 * estimate.stderr, (estimate, exact)

@@ -43,7 +43,8 @@ def test_means_are_over_runs_with_student_s_interval(runs):
   axes = plot_over_training(found, 'norm of the guess')
   assert axes.get_xscale() == 'log'
   np.testing.assert_allclose(
-    axes.lines[0].get_ydata(), [row.value.mean for row in found.rows if row.value]
+    np.asarray(axes.lines[0].get_ydata()),
+    [row.value.mean for row in found.rows if row.value],
   )
 
 

@@ -21,7 +21,13 @@ from tests.compare import refuses
 from tests.compiled import built
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full, mostly_slow
-from tests.probing.models import biased, induction, induction_share, recall
+from tests.probing.models import (
+  biased,
+  induction,
+  induction_share,
+  recall,
+  with_heads_in_order,
+)
 from tests.probing.test_jacobians import LinearLayers
 from tests.probing.test_learning_coefficient import Scale
 from tests.probing.test_mixtures import POOL, Mixed
@@ -398,6 +404,15 @@ def _circuit(model, task, seed):
   }
 
 
+def _across(model, task, seed):
+  """What a model has in common with itself, whose heads are in another order."""
+  other = with_heads_in_order(model, 0, [1, 0])
+  found = probing.across_seeds(
+    [model, other], task, *_pair(task, seed), ['layers.0.mixer.heads']
+  )
+  return {f'{row.head}, {row.matches}': row.lowest for row in found.rows}
+
+
 def _of_weights(instrument):
   def read(model, task, seed):
     del task, seed
@@ -725,6 +740,12 @@ CASES = {
         # From the values that it reads, and to the readout.
         {'recovered': 1.0, 'without': 0.0, 'edges': 2.0},
       ),
+    },
+  ),
+  'across_seeds': Case(
+    _across,
+    planted={
+      'heads in another order': (_transformer, {'0, head 1': 1.0, '1, head 0': 1.0})
     },
   ),
   'copying_score': Case(

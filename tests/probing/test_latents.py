@@ -80,25 +80,25 @@ def test_untrained_models_are_a_control_with_their_spread():
     return _Scaled(scale)
 
   own = {'sums': lambda prompt: jnp.einsum('bcd,bc->bd', prompt.x, prompt.y)}
-  arguments = _TASK, own, ['site'], _NUM
-  scores = probe_latents(model(1.0), *arguments, untrained=[model(0.3), model(0.1)])
+  arguments, scales = (_TASK, own, ['site'], _NUM), (0.3, 0.1, 0.2)
+  scores = probe_latents(model(1.0), *arguments, untrained=[*map(model, scales)])
   prompt_alone, score = scores
   assert score.untrained is not None
   assert score.above_untrained is not None
   assert prompt_alone.untrained is None
-  alone = [probe_latents(model(scale), *arguments)[1].r2.mean for scale in (0.3, 0.1)]
-  # Of two numbers s = |a − b|/√2; t = 12.706 with one degree of freedom.
-  half = 12.706 * abs(alone[0] - alone[1]) / np.sqrt(2) * np.sqrt(1.5)
+  alone = [probe_latents(model(scale), *arguments)[1].r2.mean for scale in scales]
+  quantile = stats.t.ppf(0.975, 2)
+  half = quantile * np.std(alone, ddof=1) * np.sqrt(4 / 3)
   assert score.untrained.mean == pytest.approx(np.mean(alone))
   assert score.untrained.half == pytest.approx(half, rel=1e-4)
   assert score.above_untrained.mean == pytest.approx(score.r2.mean - np.mean(alone))
-  assert score.above_untrained.stderr >= half / 12.7062
-  # One degree of freedom, beside which the error over prompts hardly counts.
+  assert score.above_untrained.stderr >= 0.9999 * half / quantile
+  # Two degrees of freedom, beside which the error over prompts hardly counts.
   assert prompt_alone.p_value is None
-  t = score.above_untrained.mean / (half / 12.706)
-  assert score.p_value == pytest.approx(stats.t.sf(t, 1), rel=0.1)
-  with refuses('there is one untrained model; their spread needs two or more'):
-    probe_latents(model(1.0), *arguments, untrained=[model(0.3)])
+  t = score.above_untrained.mean / (half / quantile)
+  assert score.p_value == pytest.approx(stats.t.sf(t, 2), rel=0.1)
+  with refuses('the number of untrained models is 2; their spread needs 3 or more'):
+    probe_latents(model(1.0), *arguments, untrained=[model(0.3), model(0.1)])
 
 
 class _Scaled(nnx.Module):

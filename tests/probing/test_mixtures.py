@@ -227,8 +227,10 @@ def test_losses_of_numbers_are_squares_and_scores_those_of_variance_1(known):
   # The density at 0 is a factor of all likelihoods.
   logs = stats.norm.logpdf(prompt.y, predictions[:, :-1]) - stats.norm.logpdf(0.0)
   scores = np.cumsum(logs, axis=1)
-  np.testing.assert_allclose(known.scores[at, :, 0], 0)
-  np.testing.assert_allclose(known.scores[at, :, 1:], scores, rtol=2e-5, atol=2e-5)
+  np.testing.assert_allclose(known.log_likelihoods[at, :, 0], 0)
+  np.testing.assert_allclose(
+    known.log_likelihoods[at, :, 1:], scores, rtol=2e-5, atol=2e-5
+  )
 
 
 @pytest.mark.slow

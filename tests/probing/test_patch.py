@@ -19,7 +19,7 @@ from tests.weights import drawn
 from zoo import probing
 from zoo.models.tokens import LAYOUTS
 from zoo.probing import Node, Tap
-from zoo.probing.attention_heads import _share, _site_of_heads, correlation
+from zoo.probing.attention_heads import _share, correlation, site_of_heads
 
 # Shares are None only where a test says so.
 effects: Any = probing.effects
@@ -593,9 +593,9 @@ class _OfHeads(nnx.Module):
 
 def test_heads_of_a_layer_are_found_by_their_kind():
   model = _OfHeads('blocks.0.z', 'blocks.1.z', 'blocks.1.y')
-  assert _site_of_heads(model, 'blocks.0@2') == 'blocks.0.z@2'
-  assert _site_of_heads(model, 'blocks.1') is None
-  assert _site_of_heads(model, 'blocks.2') is None
+  assert site_of_heads(model, 'blocks.0@2') == 'blocks.0.z@2'
+  assert site_of_heads(model, 'blocks.1') is None
+  assert site_of_heads(model, 'blocks.2') is None
 
 
 class _Attending(nnx.Module):

@@ -29,11 +29,11 @@ from tests.strategies.test_series import POINTS, RUNS
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
 from zoo.measure.intervals import Estimate
-from zoo.probing.attention_heads import Head
+from zoo.probing.attention_heads import Head, HeadScore
 from zoo.probing.compare import TaskShift
 from zoo.probing.latents import LatentScore
 from zoo.probing.nearest.mixtures import NearestMixture, Strategies
-from zoo.reports import comparison_plots, heat_maps, interval_plots, plots
+from zoo.reports import comparison_plots, head_tables, heat_maps, interval_plots, plots
 from zoo.reports.probe import (
   algorithm_pictures,
   intervention_pictures,
@@ -113,6 +113,11 @@ def _plot_layer_algorithms(ax=None):
   return algorithm_pictures.plot_layer_algorithms(readout, ax=ax)
 
 
+def _plot_head_table(ax=None):
+  scores = [HeadScore('layers.0', head, 0.5, None, None, None, {}) for head in range(2)]
+  return head_tables.plot_head_table(scores, 'previous', ax=ax)
+
+
 def _plot_rows(ax=None):
   points = {'a': [interval_plots.RowPoint('lstm', 'b', 2.0, 0.5)]}
   return interval_plots.plot_rows(points, 'x', {'b': BLUE}, ax=ax)
@@ -134,6 +139,7 @@ _FUNCTIONS = {
     2,
     lambda ax=None: heat_maps.plot_heat_maps([[_MAP], [_MAP]], 4.0, ax=ax),
   ),
+  'plot_head_table': (1, _plot_head_table),
   'plot_rows': (1, _plot_rows),
   'plot_by_examples': (
     1,
@@ -205,7 +211,7 @@ _OF_RUNS = {
 def test_all_functions_that_draw_are_tried():
   modules = (
     *(plots, heat_maps, interval_plots, comparison_plots, run_plots, of_probes),
-    *(algorithm_pictures, intervention_pictures, of_strategies),
+    *(algorithm_pictures, intervention_pictures, of_strategies, head_tables),
     *(pictures, linear, deviations),
   )
   found = {

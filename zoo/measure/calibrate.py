@@ -27,7 +27,7 @@ from zoo.measure.predictive import (
   measure_batches,
   with_drawn_labels,
 )
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 
 _NUM_RESAMPLED = 500
 _LEAST_IN_BIN = 5  # The chi-squared test needs this number of expected labels in a bin.
@@ -51,7 +51,7 @@ class PitBin(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class PitHistogram(Tabular):
+class PitHistogram(WithRows):
   """The histogram of the probability integral transform of labels that are numbers.
 
   `calibration` returns it for labels that are numbers. It prints as a table, with the
@@ -106,7 +106,7 @@ class ConfidenceBin(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reliability(Tabular):
+class Reliability(WithRows):
   """How often the most probable class is the label, by its probability.
 
   `calibration` returns it for classes and signs. It prints as a table, with the error

@@ -142,7 +142,7 @@ class _HasRows(Protocol):
   def rows(self) -> Rows[Any]: ...
 
 
-class Tabular:
+class WithRows:
   """The base class of results that have `rows`.
 
   Such a result prints as a table of its rows, and has the methods `records`, `to_frame`

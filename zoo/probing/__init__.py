@@ -10,6 +10,9 @@ from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
 from zoo.measure.intervals import Estimate as Estimate
 from zoo.measure.table import Rows as Rows
+from zoo.probing.across import AcrossSeeds as AcrossSeeds
+from zoo.probing.across import Matched as Matched
+from zoo.probing.across import across_seeds as across_seeds
 from zoo.probing.activations import attention_maps as attention_maps
 from zoo.probing.activations import capture as capture
 from zoo.probing.activations import intermediates as intermediates

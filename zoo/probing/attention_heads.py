@@ -325,7 +325,7 @@ def _label_correlations(
   labels = np.where(holds_label[None, :, None], tokens[..., d : d + k], 0)
   correlations: dict[tuple[str, int], Estimate | str] = {}
   for layer, attention in maps.items():
-    site = _site_of_heads(model, layer)
+    site = site_of_heads(model, layer)
     attended = np.asarray(attention[:, :, -1], np.float64) @ labels
     parts = None if site is None else added.get(site)
     if parts is None or parts.size != attended.size:
@@ -342,7 +342,7 @@ def _label_correlations(
   return correlations
 
 
-def _site_of_heads(model: Predictor, layer: str) -> str | None:
+def site_of_heads(model: Predictor, layer: str) -> str | None:
   """Returns the name of the value of the kind heads in a layer, if there is one."""
   name, at, call = layer.partition('@')
   of_layer = f'{name}.' if name else ''

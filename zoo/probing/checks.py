@@ -89,7 +89,7 @@ def names_of_sites(sites: Any) -> list[str]:
 
 def check_is_list(sites: Any) -> None:
   """Raises UserError if what should be a list of sites is one site or a function."""
-  # A `Node` of zoo/probing/nodes.py is a named tuple.
+  # A `Node` of zoo/probing/graph.py is a named tuple.
   if isinstance(sites, str) or hasattr(sites, '_fields'):
     raise UserError(f'sites is {sites!r}; it must be a list of sites')
   if callable(sites):

@@ -33,7 +33,7 @@ from zoo.measure.intervals import (
 )
 from zoo.measure.predict import Programs
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
-from zoo.measure.table import Rows, Tabular, name_of_share, plus_minus
+from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
 from zoo.probing.graph import (
   Ends,
   Graph,
@@ -125,19 +125,19 @@ class CurvePoint(NamedTuple):
       with a probability of 95 %, if these shares are normal (see
       `zoo.measure.intervals.one_more`). A random set grows from the readout, as the
       circuit does, and takes the edges in a random order.
-    largest_random: The largest share of the ten random sets, with its error over
-      prompts. If the first n edges were a random set, too, they would be above all ten
-      with a probability of 1/11.
+    largest_random: The largest share of the ten random sets. If the first n edges were
+      a random set, too, they would be above all ten with a probability of 1/11. It has
+      no interval, since the largest of ten estimates is too large on average.
   """
 
   num_edges: int
   recovered: Share
   random: Interval
-  largest_random: Share
+  largest_random: float
 
 
 @dataclasses.dataclass(frozen=True)
-class Circuit(Tabular):
+class Circuit(WithRows):
   """The edges of a model, those of its circuit, and what they recover.
 
   `circuit` returns it. All numbers except the scores are measured on other prompts than
@@ -170,7 +170,7 @@ class Circuit(Tabular):
   curve: list[CurvePoint]
   recovered: Share
   random: Interval
-  largest_random: Share
+  largest_random: float
   without: Share
   clean: Estimate
   corrupt: Estimate
@@ -203,7 +203,7 @@ class Circuit(Tabular):
     said = (
       f'{len(kept)} of {len(self.edges)} edges recover {plus_minus(self.recovered)} of '
       f'the gap; as many random edges {plus_minus(self.random)}, at most '
-      f'{plus_minus(self.largest_random)} in {_NUM_RANDOM} sets; all others without '
+      f'{self.largest_random:.3f} in {_NUM_RANDOM} sets; all others without '
       f'these {plus_minus(self.without)}.'
     )
     if self.stopped is not None:
@@ -783,10 +783,9 @@ def _of_random(
   losses: Float[np.ndarray, 's b'],
   clean_loss: Float[np.ndarray, ' b'],
   corrupt_loss: Float[np.ndarray, ' b'],
-) -> tuple[Interval, Share]:
+) -> tuple[Interval, float]:
   """Returns what one more random set would recover, and the largest share of these."""
-  shares = [
-    _share(corrupt_loss - of_set, clean_loss, corrupt_loss) for of_set in losses
+  means = [
+    _share(corrupt_loss - of_set, clean_loss, corrupt_loss).mean for of_set in losses
   ]
-  means = [share.mean for share in shares]
-  return one_more(means), shares[int(np.argmax(means))]
+  return one_more(means), max(means)

@@ -40,6 +40,9 @@ _MOST_CLASSES = 64
 # With fewer prompts, of which half score the map, the 95 % intervals of R² contain the
 # truth in less than 93 % of draws.
 _LEAST_PROMPTS = 128
+# With two untrained models the interval of `above_untrained` contains the truth in 0.87
+# of draws, since Welch's degrees of freedom depend on a spread that has one.
+_LEAST_UNTRAINED = 3
 PROMPT = 'the prompt itself'
 
 
@@ -117,7 +120,7 @@ def probe_latents(
       computed on demand.
     num_prompts: The number of prompts, at least 128, of which half are for the fit.
     seed: The seed of the prompts.
-    untrained: Two or more models of the same architecture with other initial weights,
+    untrained: Three or more models of the same architecture with other initial weights,
       such as `[saved.untrained(seed) for seed in range(1, 9)]` of a loaded model.
       The error over these models is by Student's t, whose intervals are much narrower
       for three models than for two.
@@ -144,8 +147,11 @@ def probe_latents(
     ['the prompt itself', 'layers.0.mixer.out']
   """
   require_task(task)
-  if len(untrained) == 1:
-    raise UserError('there is one untrained model; their spread needs two or more')
+  if 0 < len(untrained) < _LEAST_UNTRAINED:
+    raise UserError(
+      f'the number of untrained models is {len(untrained)}; their spread needs '
+      f'{_LEAST_UNTRAINED} or more'
+    )
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   chosen = wanted_sites(model, sites)
   axes = {site: tap.axes or '' for site, tap in taps_of(model).items()}

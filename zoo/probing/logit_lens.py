@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from zoo.core.protocols import Layered, Predictor, Task, require_task
 from zoo.measure.curve import summarise
 from zoo.measure.intervals import Estimate, half_of
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
-from zoo.measure.table import Rows, Tabular, name_of_half
+from zoo.measure.table import Rows, WithRows, name_of_half
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -66,12 +67,8 @@ class LayerLoss(NamedTuple):
   fitted: Estimate | None
 
 
-class _Lens(NamedTuple):
-  own: LayerCurve
-  fitted: LayerCurve | None
-
-
-class Lens(_Lens, Tabular):
+@dataclasses.dataclass(frozen=True)
+class Lens(WithRows):
   """Losses at the query, of predictions read before the first layer and after each one.
 
   `lens` returns it. It prints as a table. `records` returns the rows as dictionaries,
@@ -83,6 +80,9 @@ class Lens(_Lens, Tabular):
       targets by least squares, on other prompts. None if the loss of the task is not
       the squared error.
   """
+
+  own: LayerCurve
+  fitted: LayerCurve | None
 
   @property
   def footer(self) -> str:
@@ -99,7 +99,7 @@ class Lens(_Lens, Tabular):
         Estimate(mean, stderr, curve.num_prompts)
         for mean, stderr in zip(curve.mean, curve.standard_error, strict=True)
       ]
-      for curve in self
+      for curve in (self.own, self.fitted)
     ]
     return Rows(map(LayerLoss, self.own.num_layers.tolist(), *losses))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -14,11 +14,10 @@ from jaxtyping import Array, Float, Int
 from zoo.core.errors import UserError, check_name, in_one_line, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.core.taps import places
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
-from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, recorded, site_of
 from zoo.probing.attribution_patching import (
   ABLATED,
@@ -27,10 +26,10 @@ from zoo.probing.attribution_patching import (
 )
 from zoo.probing.checks import (
   check_is_list,
-  checked_module,
   no_array,
   no_values,
   takes,
+  taps_of,
   wanted_sites,
 )
 from zoo.probing.edit import edited
@@ -99,17 +98,8 @@ class Effect(NamedTuple):
   site_kind: str | None = None
 
 
-class _Effects(NamedTuple):
-  clean: Estimate
-  corrupt: Estimate
-  gap: Estimate
-  rows: Rows[Effect]
-  method: str = 'patch'
-  quantity: str = 'loss'
-  left_out: tuple[str, ...] = ()
-
-
-class Effects(_Effects, Tabular):
+@dataclasses.dataclass(frozen=True)
+class Effects(WithRows):
   """The effects of all sites, and the two losses between which their gap lies.
 
   `effects` returns it. It prints as a table. `records` returns the rows as
@@ -127,6 +117,14 @@ class Effects(_Effects, Tabular):
     left_out: The sites that were not named and have no rows although they reach the
       prediction, since they are within a compiled loop or function, such as `nnx.scan`.
   """
+
+  clean: Estimate
+  corrupt: Estimate
+  gap: Estimate
+  rows: Rows[Effect]
+  method: str = 'patch'
+  quantity: str = 'loss'
+  left_out: tuple[str, ...] = ()
 
   def __str__(self) -> str:
     said = ''
@@ -260,13 +258,8 @@ def effects(
     _check_real(clean)
   targets = None if sites is None else _targets(sites, method)
   shapes, left_out = _replaceable(model, clean, targets)
-  taps = {place.site: place.tap for place in places(checked_module(model))}
-  axes = {site: taps[site].axes or '' for site in shapes}
-  if heads and all(axis_of(of_site, HEADS) is None for of_site in axes.values()):
-    raise UserError(
-      f'heads is True, and none of the sites {", ".join(axes)} has heads: the axes of '
-      f'its tap lack the letter {" or ".join(HEADS)}'
-    )
+  taps = taps_of(model)
+  axes = _axes_of(model, shapes, heads)
   if targets is None:
     targets = [(Node(site),) for site in axes]
   places_of, selections = _selections(targets, axes, shapes, kinds, heads, tokens)
@@ -282,9 +275,8 @@ def effects(
     )
   else:
     num_steps = NUM_STEPS if method == 'integrated' else None
-    how = kinds, num_steps, heads, tokens
     clean_loss, corrupt_loss, losses = _first_order_losses(
-      model, loss, clean, corrupt, axes, selections, how
+      model, loss, clean, corrupt, axes, selections, kinds, num_steps, heads, tokens
     )
   site_kinds = {}
   for target in targets:
@@ -295,7 +287,7 @@ def effects(
   table = _table(
     clean_loss, corrupt_loss, losses, selections, places_of, site_kinds, empty, quantity
   )
-  return table._replace(method=method, left_out=left_out)
+  return dataclasses.replace(table, method=method, left_out=left_out)
 
 
 def _targets(
@@ -388,15 +380,15 @@ def _first_order_losses(
   corrupt: Prompt,
   axes: dict[str, str],
   selections: Selection,
-  how: tuple[Sequence[str], int | None, bool, bool],
+  kinds: Sequence[str],
+  num_steps: int | None,
+  heads: bool,
+  tokens: bool,
 ) -> _Losses:
   """Returns first-order approximations of the losses with each value replaced in turn.
 
-  `how` is a tuple of four: the kinds; the number of steps from the corrupt to the clean
-  prompts, which is None for the method 'gradient'; whether heads are replaced one by
-  one; and whether tokens are.
+  The number of steps from the corrupt to the clean prompts is None for 'gradient'.
   """
-  kinds, num_steps, heads, tokens = how
 
   def measured(models: Sequence[Any], clean: Prompt, corrupt: Prompt) -> Any:
     (model,) = models
@@ -418,6 +410,53 @@ def _first_order_losses(
     for kind, (site,), (head,), (token,) in zip(*selections, strict=True)
   ]
   return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
+
+
+class Moves(NamedTuple):
+  """What replacing each value adds to the loss of each prompt, in one way.
+
+  Attributes:
+    parts: The values: heads, tokens or whole sites.
+    clean: The losses of the clean prompts.
+    corrupt: The losses of the corrupt prompts.
+    moved: The change of the loss for each value. Its mean, as a share of the mean of
+      corrupt − clean, is the number of `Effect`.
+  """
+
+  parts: list[Node]
+  clean: Float[np.ndarray, ' b']
+  corrupt: Float[np.ndarray, ' b']
+  moved: Float[np.ndarray, 'u b']
+
+
+def moved_losses(
+  model: Predictor,
+  task: Task,
+  clean: Prompt,
+  corrupt: Prompt,
+  sites: Sequence[NodeLike],
+  kind: str,
+  heads: bool,
+) -> Moves:
+  """Returns the changes of the loss prompt by prompt, of which `effects` has the means.
+
+  Raises:
+    UserError: If a site or the prompts are not as `effects` needs them.
+  """
+  require_task(task)
+  clean, corrupt = checked_prompts(clean, corrupt)
+  targets = _targets(sites, 'patch')
+  shapes, _ = _replaceable(model, clean, targets)
+  axes = _axes_of(model, shapes, heads)
+  places_of, selections = _selections(targets, axes, shapes, [kind], heads, False)
+  clean_loss, corrupt_loss, losses = _patched_losses(
+    model, LossAtQuery(task), clean, corrupt, axes, selections, [kind]
+  )
+  losses = losses[: len(places_of)]
+  is_patch = kind == KINDS[_RECOVERED]
+  moved = corrupt_loss - losses if is_patch else losses - clean_loss
+  parts = [Node(*place) for place in places_of]
+  return Moves(parts, clean_loss, corrupt_loss, moved)
 
 
 class Selection(NamedTuple):
@@ -543,7 +582,7 @@ def _replaceable(
     wanted = [site for site in wanted if site not in dead and site in shapes]
     if hidden and not wanted:
       raise UserError(no_values(hidden))
-  axes = {place.site: place.tap.axes for place in places(checked_module(model))}
+  axes = {site: tap.axes for site, tap in taps_of(model).items()}
   for site in wanted:
     if site not in shapes:
       raise UserError(no_array(site, shapes))
@@ -571,6 +610,22 @@ def check_metric(values: Array, num_prompts: int) -> None:
       f'the metric returns the shape {values.shape}; it must be a number for each '
       f'prompt, {(num_prompts,)}'
     )
+
+
+def _axes_of(model: Predictor, sites: Iterable[str], heads: bool) -> dict[str, str]:
+  """Returns the axes of the value at each site; empty where they are not known.
+
+  Raises:
+    UserError: If heads are to be replaced one by one, and no site has heads.
+  """
+  taps = taps_of(model)
+  axes = {site: taps[site].axes or '' for site in sites}
+  if heads and all(axis_of(of_site, HEADS) is None for of_site in axes.values()):
+    raise UserError(
+      f'heads is True, and none of the sites {", ".join(axes)} has heads: the axes of '
+      f'its tap lack the letter {" or ".join(HEADS)}'
+    )
+  return axes
 
 
 def _selections(

@@ -19,7 +19,7 @@ from zoo.core.taps import places
 from zoo.measure.intervals import Estimate, difference, estimate
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import Share, share_of_gap
-from zoo.measure.table import Rows, Tabular, name_of_share
+from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import (
   check_is_list,
@@ -89,7 +89,7 @@ class PathEffect(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class PathEffects(Tabular):
+class PathEffects(WithRows):
   """The effects of the paths from several senders to one receiver.
 
   `path_effects` returns it. It prints as a table. `records` returns the rows as

@@ -446,7 +446,7 @@ def _judge_again(
 
 def _plain(value: object) -> object:
   """Returns the value in JSON types."""
-  if isinstance(value, Lens | LayerCurve):
+  if isinstance(value, LayerCurve):
     value = value._asdict()
   if isinstance(value, dict):
     return {name: _plain(part) for name, part in value.items()}

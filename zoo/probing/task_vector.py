@@ -19,7 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs, loss_of
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.probing.activations import recorded, sites
 from zoo.probing.edit import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
@@ -61,13 +61,8 @@ class TaskVector(NamedTuple):
   added_gain: Estimate
 
 
-class _TaskVectors(NamedTuple):
-  in_context: Estimate
-  without: Estimate
-  rows: Rows[TaskVector]
-
-
-class TaskVectors(_TaskVectors, Tabular):
+@dataclasses.dataclass(frozen=True)
+class TaskVectors(WithRows):
   """The losses with task vectors at each site, and with the examples alone.
 
   `task_vectors` returns it. It prints as a table. `records` returns the rows as
@@ -79,6 +74,10 @@ class TaskVectors(_TaskVectors, Tabular):
     without: The loss with mixed examples, which are without information on it.
     rows: The losses with task vectors, by site.
   """
+
+  in_context: Estimate
+  without: Estimate
+  rows: Rows[TaskVector]
 
   def __str__(self) -> str:
     said = f'loss {self.in_context.mean:.4g} ± {self.in_context.half:.2g} in context, '

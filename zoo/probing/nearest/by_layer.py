@@ -18,7 +18,7 @@ from zoo.estimators.baselines import distinct
 from zoo.measure.intervals import Estimate, difference, resampled_means
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.ratio import ratios
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.measure.tests import apart_from_extreme
 from zoo.probing.checks import check_finite
 from zoo.probing.logit_lens import (
@@ -115,7 +115,7 @@ class LayerRow(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerAlgorithms(Tabular):
+class LayerAlgorithms(WithRows):
   """The algorithms that are nearest to the predictions read after each layer.
 
   `algorithms` returns it. Predictions are read before the first layer and after each

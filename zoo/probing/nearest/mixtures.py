@@ -33,7 +33,7 @@ from zoo.measure.predict import (
   sample_batches,
 )
 from zoo.measure.ratio import ratio
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.probing.checks import check_finite
 from zoo.probing.nearest.context import PER_NUMBER, distances, effects_by_length
 from zoo.probing.nearest.simplex import (
@@ -144,7 +144,7 @@ class StrategyRow(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Strategies(NearestMixture, Tabular):
+class Strategies(NearestMixture, WithRows):
   """The mixtures nearest to a model, over all numbers of examples and for each of them.
 
   The weights, standard errors and distances are those of the mixture over all numbers
@@ -189,13 +189,13 @@ class Strategies(NearestMixture, Tabular):
 class _Samples(NamedTuple):
   """Predictions for p prompts after 0, …, C examples.
 
-  The last axis k has the length 1 for numbers. The scores are the log likelihoods of
-  the examples before.
+  The last axis k has the length 1 for numbers. The log likelihoods are those of the
+  examples before.
   """
 
   own: Float[np.ndarray, 'p t k']
   others: Float[np.ndarray, 'm p t k']
-  scores: Float[np.ndarray, 'm p t']
+  log_likelihoods: Float[np.ndarray, 'm p t']
 
 
 class Known(NamedTuple):
@@ -211,7 +211,7 @@ class Known(NamedTuple):
     names: The names of the m predictors.
     batches: The prompts.
     others: The predictions of the predictors.
-    scores: The log likelihoods of the examples before.
+    log_likelihoods: Those of the examples before.
     losses: The losses of the task.
     programs: Compiled programs.
   """
@@ -222,7 +222,7 @@ class Known(NamedTuple):
   names: list[str]
   batches: list[Prompt]
   others: Float[np.ndarray, 'm p t k']
-  scores: Float[np.ndarray, 'm p t']
+  log_likelihoods: Float[np.ndarray, 'm p t']
   losses: Float[np.ndarray, 'm p t']
   programs: Programs
 
@@ -362,11 +362,11 @@ def sample_known(
   seen, targets = _as_means(seen, task.label_kind), _as_means(targets, task.label_kind)
   if task.label_kind == 'numbers':
     losses = np.square(targets - others)[..., 0]
-    scores = -np.square(seen - others[:, :, :-1])[..., 0] / 2
+    log_likelihoods = -np.square(seen - others[:, :, :-1])[..., 0] / 2
   else:
     losses = -np.sum(targets * np.log(others), axis=-1)
-    scores = np.sum(seen * np.log(others[:, :, :-1]), axis=-1)
-  before = np.pad(np.cumsum(scores, axis=-1), [(0, 0), (0, 0), (1, 0)])
+    log_likelihoods = np.sum(seen * np.log(others[:, :, :-1]), axis=-1)
+  before = np.pad(np.cumsum(log_likelihoods, axis=-1), [(0, 0), (0, 0), (1, 0)])
   others, before, losses = (
     others[:, :, least:],
     before[..., least:],
@@ -396,7 +396,7 @@ def _halves(
   own = _sampled(
     'the model', model, known.task, known.batches, known.programs, known.least
   )
-  samples = _Samples(own, known.others, known.scores)
+  samples = _Samples(own, known.others, known.log_likelihoods)
   fitted = _part(samples, slice(num_prompts // 2))
   measured = _part(samples, slice(num_prompts // 2, None))
   return fitted, measured, _effects(model, known, measured)
@@ -564,10 +564,10 @@ def _fit_by_prompt(
   """Returns the nearest mixture by likelihoods, of the first member of each group."""
   first = [group[0] for group in groups]
   prior, power = nearest_by_likelihood(
-    fitted.own, fitted.others[first], fitted.scores[first], is_numbers
+    fitted.own, fitted.others[first], fitted.log_likelihoods[first], is_numbers
   )
   with np.errstate(divide='ignore'):  # a prior may be 0
-    logits = np.log(prior)[:, None, None] + power * measured.scores[first]
+    logits = np.log(prior)[:, None, None] + power * measured.log_likelihoods[first]
   weights = softmax(logits)
   mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
   gaps = distances(measured.own, mixed, is_numbers)
@@ -575,7 +575,12 @@ def _fit_by_prompt(
   stderrs, power_stderr = np.full(len(first), math.nan), math.nan
   if len(fitted.own) >= _LEAST_PROMPTS:
     stderrs, power_stderr = likelihood_stderrs(
-      prior, power, fitted.own, fitted.others[first], fitted.scores[first], is_numbers
+      prior,
+      power,
+      fitted.own,
+      fitted.others[first],
+      fitted.log_likelihoods[first],
+      is_numbers,
     )
   joined = _joined(groups, names)
   return LikelihoodMixture(
@@ -614,9 +619,11 @@ def _part(
   samples: _Samples, prompts: slice = slice(None), lengths: slice = slice(None)
 ) -> _Samples:
   """Returns the predictions for some prompts after some numbers of examples."""
-  own, others, scores = samples
+  own, others, log_likelihoods = samples
   return _Samples(
-    own[prompts, lengths], others[:, prompts, lengths], scores[:, prompts, lengths]
+    own[prompts, lengths],
+    others[:, prompts, lengths],
+    log_likelihoods[:, prompts, lengths],
   )
 
 

@@ -91,21 +91,21 @@ def _least_norm(columns: Float[np.ndarray, 'n m']) -> Float[np.ndarray, ' m']:
 def nearest_by_likelihood(
   own: Float[np.ndarray, 'p t k'],
   others: Float[np.ndarray, 'm p t k'],
-  scores: Float[np.ndarray, 'm p t'],
+  log_likelihoods: Float[np.ndarray, 'm p t'],
   squares: bool,
 ) -> tuple[Float[np.ndarray, ' m'], float]:
-  """Returns the prior and the power whose `prior · exp(power · scores)` is nearest.
+  """Returns the prior and the power whose `prior · likelihood^power` is nearest.
 
   The search starts at the best mixture of power 0, with several powers near the one at
-  which the scores of predictors differ by about 1. A result is taken only if it is
-  nearer than that mixture.
+  which the log likelihoods of predictors differ by about 1. A result is taken only if
+  it is nearer than that mixture.
   """
   from scipy.optimize import minimize  # slow to import
 
   prior, power = nearest(own, others, squares), 0.0
   least = float(distances(own, np.tensordot(prior, others, 1), squares).mean())
-  scores = scores - scores.max(axis=0)
-  scale = -float(np.mean(scores))
+  log_likelihoods = log_likelihoods - log_likelihoods.max(axis=0)
+  scale = -float(np.mean(log_likelihoods))
   if not (least > rounding(squares, own) and scale > 0):
     return prior, power
   unit = least
@@ -114,12 +114,14 @@ def nearest_by_likelihood(
     logits: Float[np.ndarray, ' n'],
   ) -> tuple[float, Float[np.ndarray, ' n']]:
     power = np.exp(logits[-1]) / scale
-    weights = softmax(logits[:-1, None, None] + power * scores)
+    weights = softmax(logits[:-1, None, None] + power * log_likelihoods)
     mixed = np.einsum('mpt,mptk->ptk', weights, others)
     by_mixed = 2 * (mixed - own) if squares else -own / mixed
     along = np.einsum('mptk,ptk->mpt', others, by_mixed)
     by_logit = weights * (along - np.sum(weights * along, axis=0))
-    slopes = np.append(by_logit.sum(axis=(1, 2)), power * np.sum(by_logit * scores))
+    slopes = np.append(
+      by_logit.sum(axis=(1, 2)), power * np.sum(by_logit * log_likelihoods)
+    )
     value = float(distances(own, mixed, squares).mean())
     return value / unit, slopes / (unit * own[..., 0].size)
 
@@ -142,7 +144,7 @@ def likelihood_stderrs(
   power: float,
   own: Float[np.ndarray, 'p t k'],
   others: Float[np.ndarray, 'm p t k'],
-  scores: Float[np.ndarray, 'm p t'],
+  log_likelihoods: Float[np.ndarray, 'm p t'],
   squares: bool,
 ) -> tuple[Float[np.ndarray, ' m'], float]:
   """Returns the standard errors over prompts of a fitted prior and of the power.
@@ -153,18 +155,18 @@ def likelihood_stderrs(
   """
   from scipy.optimize import approx_fprime  # slow to import
 
-  m, scores = len(prior), scores - scores.max(axis=0)
+  m, log_likelihoods = len(prior), log_likelihoods - log_likelihoods.max(axis=0)
 
   def slopes(values: Float[np.ndarray, ' n']) -> Float[np.ndarray, 'p n']:
     """Returns the slopes of the distance of each prompt, in the prior and the power."""
-    likelihoods = np.exp(values[m] * scores)
+    likelihoods = np.exp(values[m] * log_likelihoods)
     likelihoods /= np.einsum('m,mpt->pt', values[:m], likelihoods)
     weights = values[:m, None, None] * likelihoods
     mixed = np.einsum('mpt,mptk->ptk', weights, others)
     by_mixed = 2 * (mixed - own) if squares else -own / mixed
     along = np.einsum('mptk,ptk->mpt', others, by_mixed)
     along -= np.sum(weights * along, axis=0)
-    by_power = np.sum(weights * along * scores, axis=0)
+    by_power = np.sum(weights * along * log_likelihoods, axis=0)
     by_all = np.concatenate([likelihoods * along, by_power[None]])
     return by_all.mean(axis=2).T
 
