@@ -14,7 +14,7 @@ from zoo.core.errors import RunError, UserError, check_count
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.progress import progress_bar
 from zoo.measure.intervals import Estimate, estimate
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.probing.validate import Instrument
 from zoo.storage.loading import identity_of, load, steps_of
 
@@ -58,7 +58,7 @@ class StepMean(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class OverTraining(Tabular):
+class OverTraining(WithRows):
   """What an instrument reads over training. `over_training` returns it.
 
   It prints as a table of means over runs. `zoo.reports.probe.over_training` draws it.

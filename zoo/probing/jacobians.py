@@ -21,7 +21,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs, gather, loss_of, sample_batches
-from zoo.measure.table import Rows, Tabular, name_of_half
+from zoo.measure.table import Rows, WithRows, name_of_half
 from zoo.probing.checks import sites_of_kind
 from zoo.probing.edit import edited
 from zoo.probing.logit_lens import check_layered
@@ -48,7 +48,7 @@ class JacobianLoss(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class JacobianLens(Tabular):
+class JacobianLens(WithRows):
   """The losses of the Jacobian lens beside those of the logit lens.
 
   `jacobian_lens` returns it. It prints as a table.

@@ -29,7 +29,7 @@ from zoo.estimators.linear import GDBeta, Ridge
 from zoo.measure.intervals import Estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.ratio import ratio
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.measure.tests import LEVEL, holm, p_value_above_zero
 from zoo.probing.checks import check_finite
 from zoo.probing.nearest.candidates import Candidates, check_numbers
@@ -81,7 +81,7 @@ class TellingPair(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TellingPrompts(Tabular):
+class TellingPrompts(WithRows):
   """Prompts on which algorithms differ, for each pair of them.
 
   `telling_prompts` returns it. It prints as a table of its rows.
@@ -125,7 +125,7 @@ class Standing(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict(Tabular):
+class Verdict(WithRows):
   """Which of several algorithms a model may follow. `verdict` returns it.
 
   It prints as a table, with the remaining candidates below.
