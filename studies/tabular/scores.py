@@ -28,7 +28,7 @@ from zoo.core.errors import UserError, shown
 from zoo.measure.calibrate import ConfidenceBin, PitBin, PitHistogram, Reliability
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.ratio import ratio
-from zoo.measure.table import Rows, Tabular
+from zoo.measure.table import Rows, WithRows
 from zoo.storage.rows import weights_digest
 
 MODEL = 'model'  # the name of the model in cells
@@ -73,7 +73,7 @@ class ClassScores(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison(Tabular):
+class Comparison(WithRows):
   """A model compared with other methods on one table.
 
   Printed, it is a table in which ± is half of a 95 % t interval over the splits.

@@ -194,7 +194,7 @@ def test_what_cannot_be_matched_is_refused():
     probing.across_seeds(model, TASK, *pair)
   with refuses('there is one untrained model', 'give two or more, or none'):
     probing.across_seeds([model, model], TASK, *pair, untrained=[model])
-  with refuses("the by is 'values'", 'attention'):
+  with refuses("unknown by 'values'", 'attention, effect'):
     probing.across_seeds([model, model], TASK, *pair, by='values')
   with refuses("heads is False and by is 'attention'", "by='effect'"):
     probing.across_seeds([model, model], TASK, *pair, heads=False)
