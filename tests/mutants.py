@@ -194,8 +194,8 @@ what Adam makes of a gradient is clipped, not the gradient
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
   zoo/training/step.py: training/test_step.py training/test_run.py
-  - take_step(state, key, step, numbers)
-  + take_step(state, key, start, numbers)
+  - take_step(state, key, step, inputs)
+  + take_step(state, key, start, inputs)
 all held-out batches have the same prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)

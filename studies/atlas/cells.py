@@ -71,16 +71,16 @@ def _in_lanes(
   """
   left, first = _LANES - len(seeds), training.experiment
   experiments = [_of_seed(first, seed) for seed in [*seeds, *[seeds[-1]] * left]]
-  numbers = training.numbers._replace(
+  inputs = training.inputs._replace(
     learning_rate=np.array([*rates, *[rates[-1]] * left], 'f'),
     num_steps=np.float32(num_steps),
   )
   configs = [experiment.config for experiment in experiments]
   with on_mesh(first.mesh, first.config):
     keys = stream_keys(configs, TRAIN_STREAM)
-    keys, numbers = replicate((keys, numbers), first.mesh)
+    keys, inputs = replicate((keys, inputs), first.mesh)
   init = functools.partial(init_side_by_side, experiments, training.abstract)
-  return Lanes(training._replace(key=keys, numbers=numbers, init=init), experiments)
+  return Lanes(training._replace(key=keys, inputs=inputs, init=init), experiments)
 
 
 def _until(training: Training, last: int) -> Training:

@@ -16,7 +16,7 @@ from tests.compiled import built
 from tests.training.runs import Loops, small_config
 from tests.training.test_step import Run
 from zoo.config.read import read
-from zoo.objectives import build_objective, curricula, numbers_of
+from zoo.objectives import build_objective, curricula, inputs_of
 from zoo.objectives.curricula import Stage, stage_at
 from zoo.objectives.stages import FirstFeatures, draw_lengths
 from zoo.sharding import make_mesh
@@ -88,7 +88,7 @@ def test_losses_that_count_are_those_of_the_stage():
   task: Any = task_of(config)
   model = built(lambda: Loops(3, 2, rngs=nnx.Rngs(0)))
   loss = build_objective(read(config), task, model).loss
-  key, numbers = jax.random.key(1), numbers_of(task)
+  key, numbers = jax.random.key(1), inputs_of(task)
 
   @jax.jit
   def losses(key: Any) -> Any:
@@ -138,7 +138,7 @@ def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
   config.model.num_layers, config.model.width, config.model.num_heads = 1, 8, 2
   config.objective.min_examples = 2
   task, model = task_of(config), cast(Any, _model(config))
-  key, numbers = jax.random.key(1), numbers_of(task)
+  key, numbers = jax.random.key(1), inputs_of(task)
   lengths = np.asarray(draw_lengths(key, 16, 2, 4))
   assert {*lengths.tolist()} == {2, 3, 4}
   batch = jax.device_get(task.sample(key, 16))

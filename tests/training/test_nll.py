@@ -32,7 +32,7 @@ from zoo.core.draws import (
 )
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models.heads import NUM_BARS
-from zoo.objectives import build_objective, numbers_of
+from zoo.objectives import build_objective, inputs_of
 from zoo.training.evaluation import held_out_losses
 from zoo.training.sweeps import grid, sweep
 
@@ -222,7 +222,7 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
       state
     )
 
-  (graph, state), numbers = nnx.split(model), numbers_of(task)
+  (graph, state), numbers = nnx.split(model), inputs_of(task)
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   with jax.set_mesh(mesh):
     assert loss(config) == loss(observed)
@@ -234,7 +234,7 @@ def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
   config = _config(head='bars', train__batch_size=64)
   task = task_of(config)
   model, key = model_of(config, nnx.Rngs(0)), jax.random.key(1)
-  (graph, state), numbers = nnx.split(model), numbers_of(task)
+  (graph, state), numbers = nnx.split(model), inputs_of(task)
   losses = []
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   for dtype in 'float32', 'bfloat16':

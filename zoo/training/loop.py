@@ -15,7 +15,7 @@ from zoo.host.interruption import Interruption
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import kept_steps
 from zoo.training.compilation import Training, advance
-from zoo.training.evaluation import Fetched, Measured, evaluate
+from zoo.training.evaluation import Measured, evaluate
 
 
 class Chunk(NamedTuple):
@@ -24,14 +24,14 @@ class Chunk(NamedTuple):
   Attributes:
     step: The number of steps that are done after the call.
     metrics: The metrics of the last step, as `run_steps` returns them.
-    measured: The evaluation after the last step.
+    measured: The evaluation after the last step, with arrays of NumPy.
     must_save: Whether the caller must save `Loop.state` before it asks for the next
       chunk.
   """
 
   step: int
   metrics: dict[str, np.ndarray]
-  measured: Fetched
+  measured: Measured
   must_save: bool
 
 
@@ -130,7 +130,7 @@ class Loop:
     self.step = stop
     return _Call(started, stop, metrics, measured)
 
-  def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Fetched]:
+  def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Measured]:
     """Waits for the results of a call, and adds the time of its steps to the total.
 
     The time begins when the steps were started, and ends when the metrics of the last

@@ -275,7 +275,7 @@ def events_of(
               chunk.step,
               config.model.name,
             )
-          risks = finish_evaluation(training.evaluation, chunk.measured)
+          (risks,) = finish_evaluation(training.evaluation, chunk.measured)
           event = event_of(training, config, loop, chunk, risks, records)
           with progress.hidden():  # Hooks may print.
             event = record(event, [records, board, *hooks])
@@ -652,7 +652,7 @@ def summarised(
     config = experiment.config
     with on_mesh(experiment.mesh, config):
       measured = evaluate(config, evaluation, loop.state['model'], loop.step)
-    risks = finish_evaluation(evaluation, jax.device_get(measured))
+    (risks,) = finish_evaluation(evaluation, jax.device_get(measured))
   return summarise(experiment, risks, loop.speed(), training.flops, wall_time)
 
 

@@ -23,7 +23,7 @@ from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import Training
-from zoo.training.evaluation import Risks, evaluate
+from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
@@ -46,7 +46,6 @@ from zoo.training.summary import (
   summarise,
   write_divergence,
 )
-from zoo.training.sweeps.stacking import finish_many
 
 
 class Member(NamedTuple):
@@ -110,7 +109,7 @@ def train_many(
     for chunk in loop:
       finite = still_finite(members, chunk.metrics, finite)
       check_some_finite(members, finite)
-      risks = finish_many(training.evaluation, chunk.measured)
+      risks = finish_evaluation(training.evaluation, chunk.measured)
       events = []
       with progress.hidden():  # Hooks may print.
         for i in np.flatnonzero(finite).tolist():
@@ -220,7 +219,7 @@ def summarised_many(
   with on_mesh(first.mesh, first.config):
     if not risks:
       measured = evaluate(first.config, evaluation, model_state, loop.step)
-      risks = finish_many(evaluation, jax.device_get(measured))
+      risks = finish_evaluation(evaluation, jax.device_get(measured))
     experiments = [member.experiment for member in members]
     comparisons: list[Comparison | None] = [None] * len(experiments)
     if not training.uses_statistics:  # Else exact theory compares them.
