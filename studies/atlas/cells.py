@@ -28,7 +28,7 @@ from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import DeepLSA, LinearAttention
 from zoo.sharding import State, on_mesh, replicate
-from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
+from zoo.storage.checkpoints import Checkpoints, save_result
 from zoo.training.compilation import Training, compile_training
 from zoo.training.experiment import Experiment, build
 from zoo.training.loop import Loop
@@ -343,7 +343,7 @@ class CellRun:
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
     label = f'{self.cell.name}: {num_steps} steps'
     folder = self._folder / f'rate={rate:g}' / f'seed={seeds[0]}'
-    with Checkpoints(folder, 1, run_metadata(to_content(self.config))) as checkpoints:
+    with Checkpoints(folder, 1, to_content(self.config)) as checkpoints:
       latest = checkpoints.latest or 0
       # A checkpoint of a larger budget may lie behind the end of this constant part.
       start = latest if latest <= constant else 0
@@ -406,7 +406,7 @@ class CellRun:
       content = to_content(with_fields(self.config, fields))
       folder = self._folder / 'models' / f'steps={num_steps}' / f'seed={seed}'
       folder.mkdir(parents=True, exist_ok=True)
-      save_result(folder, num_steps, state, run_metadata(content))
+      save_result(folder, num_steps, state, content)
 
   def _spend(self, start: float) -> None:
     """Adds the time since `start` to the minutes of the cell, and writes the notes."""

@@ -42,9 +42,9 @@ from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import (
   Checkpoints,
   kept_steps,
-  run_metadata,
 )
 from zoo.storage.loading import load
+from zoo.storage.steps import Launch
 from zoo.storage.workdir import open_workdir
 from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
@@ -236,7 +236,7 @@ def events_of(
     Checkpoints(
       workdir,
       config.checkpoint.keep,
-      run_metadata(to_content(config)),
+      to_content(config),
       kept_steps(config),
     ) as checkpoints,
   ):
@@ -295,8 +295,8 @@ def events_of(
       saves.save_last(loop.step, loop.state)
       if loop.step == num_steps:
         records.replace()  # They still wait if no step was left to be trained.
-        summary = summarised(training, loop, risks, records.wall_time)
-        summary['history'] = checkpoints.history
+        seconds, history = records.wall_time, checkpoints.history
+        summary = summarised(training, loop, risks, seconds, history)
     if summary is not None:
       event = event or finished_event(config, workdir, summary)
       del state, loop  # The memory of the optimizer is free for the comparison.
@@ -640,7 +640,11 @@ def save_at_break(saves: Saves, loop: Loop) -> None:
 
 
 def summarised(
-  training: Training, loop: Loop, risks: Risks | None, wall_time: float
+  training: Training,
+  loop: Loop,
+  risks: Risks | None,
+  wall_time: float,
+  history: list[Launch],
 ) -> Summary:
   """Returns the summary of a run after its last step.
 
@@ -653,7 +657,8 @@ def summarised(
     with on_mesh(experiment.mesh, config):
       measured = evaluate(config, evaluation, loop.state['model'], loop.step)
     (risks,) = finish_evaluation(evaluation, jax.device_get(measured))
-  return summarise(experiment, risks, loop.speed(), training.flops, wall_time)
+  speed = loop.speed()
+  return summarise(experiment, risks, speed, training.flops, wall_time, history)
 
 
 def not_finite(

@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from zoo.core.protocols import Predictor
-from zoo.core.roles import shared_paths
 from zoo.objectives import StepInputs
 from zoo.objectives.curricula import stage_at
 from zoo.sharding import State, gathered, replicated, shardings_of
@@ -22,7 +21,6 @@ from zoo.training.experiment import Experiment
 from zoo.training.optimizers import (
   averages,
   build_optimizer,
-  roles_of,
   trained_weights,
   unfrozen,
 )
@@ -93,10 +91,9 @@ def train_step(
   optimizer.tx = build_optimizer(
     config.optimizer,
     config.train.num_steps if inputs.num_steps is None else inputs.num_steps,
+    model,
     in_shape,
     inputs.learning_rate,
-    roles_of(config.optimizer, model),
-    shared_paths(model),
   )
   trained = model
   if averages(config.optimizer):
@@ -114,7 +111,7 @@ def train_step(
   # it adds the change of the averages.
   optimizer.update(model, grads)
   # This is the norm that `optimizer.clip_norm` limits: frozen weights do not count.
-  grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, shared_paths(model)))
+  grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, model))
   finite = jnp.isfinite(value) & jnp.isfinite(grad_norm)
   metrics = {'loss': value, 'grad_norm': grad_norm, 'finite': finite}
   return {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}, metrics

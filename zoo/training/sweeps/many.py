@@ -21,6 +21,7 @@ from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.steps import Launch
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import Training
 from zoo.training.evaluation import Risks, evaluate, finish_evaluation
@@ -132,7 +133,9 @@ def train_many(
       # An earlier launch that took the last step may have finished some of them.
       if finished_summary(folder, experiment.config) is None:
         own.replace()
-    return loop.state, summarised_many(training, members, loop, finite, risks, records)
+    return loop.state, summarised_many(
+      training, members, loop, finite, risks, records, checkpoints.history
+    )
 
 
 def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndarray:
@@ -205,6 +208,7 @@ def summarised_many(
   finite: np.ndarray,
   risks: Sequence[Risks],
   records: Sequence[Records],
+  history: list[Launch],
 ) -> list[Summary | None]:
   """Returns the summaries of models after their last step; None for one not finite.
 
@@ -228,7 +232,7 @@ def summarised_many(
   for i, experiment in enumerate(experiments):
     summary = None
     if finite[i]:
-      summary = summarise(experiment, risks[i], speed, training.flops, seconds)
+      summary = summarise(experiment, risks[i], speed, training.flops, seconds, history)
       summary['comparison'] = comparisons[i]
     summaries.append(summary)
   return summaries
