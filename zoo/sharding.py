@@ -225,12 +225,13 @@ def stays_in_shape(config: Run, mesh: Mesh, abstract: State) -> bool:
   Flat arrays are faster on CPUs. But to flatten an array that is split along another
   axis than its first would gather it from all devices.
   """
-  splits_later_axes = any(
+  if config.mesh.fsdp or mesh.size == 1:
+    return config.mesh.fsdp
+  return any(
     _parts(leaf, names) > 1
     for leaf in jax.tree.leaves(abstract)
     for names in _axes(leaf)[1:]
   )
-  return config.mesh.fsdp or (mesh.size > 1 and splits_later_axes)
 
 
 def warn_of_unsplit(config: Run, mesh: Mesh, weights: PyTree) -> None:

@@ -146,12 +146,3 @@ def compile_training(training: Training) -> Training:
       evaluation=measurements.result(),
       flops=product_flops(traced.jaxpr.jaxpr),
     )
-
-
-def advance(
-  training: Training, state: State, start: int, stop: int
-) -> tuple[State, dict[str, Array]]:
-  """Starts the steps after `start`, up to `stop`; donates the given state."""
-  mesh = training.experiment.mesh
-  start, stop = (replicate(np.int32(step), mesh) for step in (start, stop))
-  return training.steps(state, training.key, start, stop, training.inputs)

@@ -123,7 +123,7 @@ def make_evaluation(experiment: Experiment, statistics: bool) -> Evaluation:
   whole = replicated(experiment.mesh)
   return Evaluation(
     sample=jax.jit(
-      functools.partial(sample_all, graph, config, task, statistics),
+      functools.partial(measure_held_out, graph, config, task, statistics),
       out_shardings=whole,
     ),
     rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
@@ -264,7 +264,7 @@ def exact_rule(graph: nnx.GraphDef[Any], task: Task, state: PyTree) -> Rule | No
 Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 
-def sample_all(
+def measure_held_out(
   graph: nnx.GraphDef[Any],
   config: Run,
   task: Task,
@@ -277,31 +277,20 @@ def sample_all(
   Metrics get the `task` itself, whose baselines need its numbers. The task among the
   inputs has arguments of the program in their place.
   """
-  losses = {}
-  if config.eval.num_batches:
-    losses = sample_errors(graph, config, statistics, state, inputs)
-  key, _, _ = inputs
-  return HeldOut(losses, own_metrics(graph, config.eval.metrics, task, key, state))
-
-
-def sample_errors(
-  graph: nnx.GraphDef[Any], config: Run, statistics: bool, state: PyTree, inputs: Inputs
-) -> ByBatch:
-  """Returns the mean and the spread of a model's losses on each held-out batch."""
-  key, task, moments = inputs
+  losses, (key, traced_task, moments) = {}, inputs
 
   def measure(index: Array) -> ByBatch:
     # `lax.map` traces this function anew. A transform of NNX in the call of a model
     # takes only variables of its own trace, so that a copy is made here.
     model = nnx.merge(graph, state, copy=True)
     stream = jax.random.fold_in(key, index)
-    batch = sample(task, stream, config.train.batch_size, statistics)
-    return {
-      name: mean_and_deviation(losses)
-      for name, losses in held_out_losses(model, task, batch, moments, stream).items()
-    }
+    batch = sample(traced_task, stream, config.train.batch_size, statistics)
+    found = held_out_losses(model, traced_task, batch, moments, stream)
+    return {name: mean_and_deviation(each) for name, each in found.items()}
 
-  return jax.lax.map(measure, jnp.arange(config.eval.num_batches))
+  if config.eval.num_batches:
+    losses = jax.lax.map(measure, jnp.arange(config.eval.num_batches))
+  return HeldOut(losses, own_metrics(graph, config.eval.metrics, task, key, state))
 
 
 def mean_and_deviation(losses: Float[Array, 'b ...']) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -12,9 +12,9 @@ import numpy as np
 from zoo.config.building import within_memory
 from zoo.config.run import Run
 from zoo.host.interruption import Interruption
-from zoo.sharding import State, on_mesh
+from zoo.sharding import State, on_mesh, replicate
 from zoo.storage.checkpoints import kept_steps
-from zoo.training.compilation import Training, advance
+from zoo.training.compilation import Training
 from zoo.training.evaluation import Measured, evaluate
 
 
@@ -52,7 +52,7 @@ class _Call(NamedTuple):
 
 
 class Loop:
-  """The loop up to the last step, or until a signal: an iterator of chunks.
+  """The loop up to the last step, or until a signal: an iterable of chunks.
 
   Training goes on when the next chunk is asked for, so that the caller may save or read
   the state between two chunks. A loop that looks ahead starts the steps of the next
@@ -88,29 +88,19 @@ class Loop:
     self.state, self.step = state, step
     self._training, self._must_save = training, must_save
     self._interruption, self._looks_ahead = interruption, looks_ahead
-    self._started_ahead: _Call | None = None
     self._start = step, time.process_time()
     self._fetched_step = step
     self._seconds_of_steps = 0.0
     self._last_fetch = 0.0
 
-  def __iter__(self) -> Loop:
-    return self
-
-  def __next__(self) -> Chunk:
-    """Returns the next chunk when its results are on the host."""
-    call, self._started_ahead = self._started_ahead, None
-    if call is None:
-      call = self._advance()
-    if call is None:
-      raise StopIteration
-    if not self._looks_ahead:
-      metrics, measured = self._fetch(call)
-      return Chunk(call.step, metrics, measured, self._must_save(call.step))
-    must_save = self._must_save(call.step)
-    if not must_save:
-      self._started_ahead = self._advance()
-    return Chunk(call.step, *self._fetch(call), must_save)
+  def __iter__(self) -> Iterator[Chunk]:
+    """Yields each chunk when its results are on the host."""
+    call = self._advance()
+    while call is not None:
+      must_save = self._must_save(call.step)
+      ahead = self._advance() if self._looks_ahead and not must_save else None
+      yield Chunk(call.step, *self._fetch(call), must_save)
+      call = ahead or self._advance()
 
   def _advance(self) -> _Call | None:
     """Starts the steps up to the next stop.
@@ -124,8 +114,11 @@ class Loop:
     if self.step >= config.train.num_steps or self._interruption.due():
       return None
     started, stop = time.monotonic(), next_stop(self.step, config)
+    limits = replicate((np.int32(self.step), np.int32(stop)), experiment.mesh)
     with on_mesh(experiment.mesh, config):
-      self.state, metrics = advance(training, self.state, self.step, stop)
+      self.state, metrics = training.steps(
+        self.state, training.key, *limits, training.inputs
+      )
       measured = evaluate(config, training.evaluation, self.state['model'], stop)
     self.step = stop
     return _Call(started, stop, metrics, measured)

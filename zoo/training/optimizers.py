@@ -22,9 +22,8 @@ from zoo.core.roles import ROLES, matches, parameter_roles, shared_paths
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 # A mask of optax maps a tree of weights to a tree of truth values.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
-Number: TypeAlias = (
-  int | float | jax.Array | np.ndarray | np.floating
-)  # It may be traced.
+# A number, which may be traced.
+Number: TypeAlias = int | float | jax.Array | np.ndarray | np.floating
 
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # Only some optimizers take these fields.
 
@@ -261,6 +260,8 @@ def unfrozen(section: OptimizerFields, tree: PyTree, model: Model) -> list[jax.A
     tree: The weights of a model, or their gradients.
     model: The model.
   """
+  if not section.scales:
+    return jax.tree.leaves(tree)
   factors = jax.tree.leaves(_factors(section, model)(tree))
   pairs = zip(jax.tree.leaves(tree), factors, strict=True)
   return [leaf for leaf, factor in pairs if factor]
@@ -305,8 +306,7 @@ def build_optimizer(
     )
   if 'hidden' in takes:
     options['hidden'] = _by_path(lambda path: roles.get(path, 'hidden') == 'hidden')
-  factors = _factors(section, model)
-  scaled = _scaled(factors) if scales else optax.identity()
+  scaled = _scaled(_factors(section, model)) if scales else optax.identity()
   if 'scaled' in takes:
     options['scaled'] = scaled
   optimizer = make(build_schedule(section, num_steps, learning_rate), **options)
@@ -323,7 +323,7 @@ def build_optimizer(
   if section.ema_decay is not None:
     optimizer = _with_ema(optimizer, section.ema_decay)
   if 0 in scales.values():
-    optimizer = _without_frozen(optimizer, factors)
+    optimizer = _without_frozen(optimizer, _factors(section, model))
   elementwise = make in _ELEMENTWISE
   if not elementwise or 0 in scales.values():
     optimizer = _of_arrays(optimizer)

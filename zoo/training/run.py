@@ -54,8 +54,14 @@ from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.initial import source_of
 from zoo.training.loop import Chunk, Loop
 from zoo.training.measured_anew import fields_without_effect, with_missing_metrics
-from zoo.training.records import Progress, Records, TensorBoard, read_lines, risk_of
-from zoo.training.saves import Saves
+from zoo.training.records import (
+  Progress,
+  Records,
+  Saves,
+  TensorBoard,
+  read_lines,
+  risk_of,
+)
 from zoo.training.summary import (
   Divergence,
   Summary,
@@ -250,7 +256,7 @@ def events_of(
         event = finished_event(config, workdir, summary)
         event = with_missing_metrics(experiment, event)
         yield compare_with_baselines(experiment, event) if compare else event
-        raise_if_ctrl_c(interruption)
+        interruption.raise_if_ctrl_c()
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
       training, initial = prepare(experiment, resumes)
@@ -302,7 +308,7 @@ def events_of(
       del state, loop  # The memory of the optimizer is free for the comparison.
       event = dataclasses.replace(event, summary=summary)
       yield ended(experiment, event, hooks, compare)
-    raise_if_ctrl_c(interruption)
+    interruption.raise_if_ctrl_c()
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -497,12 +503,6 @@ def ended(
   return event
 
 
-def raise_if_ctrl_c(interruption: Interruption) -> None:
-  """Raises KeyboardInterrupt after Ctrl-C, if there is one process."""
-  if jax.process_count() == 1:
-    interruption.raise_if_ctrl_c()
-
-
 def finished_event(config: Run, workdir: pathlib.Path, summary: Summary) -> Event:
   """Returns the last event of a run that has ended."""
   line = (read_lines(workdir) or [{}])[-1]
@@ -549,55 +549,40 @@ def event_of(
     at: The number of the model among many models; None if there is only one.
 
   Returns:
-    The event, whose metrics are the line of the log.
+    The event, whose metrics are the line of the step in `metrics.jsonl`. A number that
+    was not measured, or that overflows, is None. If nothing was measured, the names of
+    registered metrics and `eval_nll` are absent.
   """
   metrics = chunk.metrics if at is None else metrics_of(chunk.metrics, at)
-  line = line_of(metrics, risks, loop.speed(), records.wall_time)
+  line = {
+    'step': int(metrics['step']),
+    'loss': float(metrics['loss']),
+    'grad_norm': float(metrics['grad_norm']),
+    'eval_risk': risks.sampled and risks.sampled.mean,
+    'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+    'eval_num_prompts': risks.sampled and risks.sampled.num,
+    'eval_accuracy': risks.accuracy and risks.accuracy.mean,
+    'exact_risk': risks.exact,
+    'curve': risks.curve,
+    'steps_per_second': loop.speed()[0],
+    **({} if risks.nll is None else {'eval_nll': risks.nll.mean}),
+    **risks.metrics,
+    'wall_time': records.wall_time,
+  }
   arrays = loop.state['model']
-  make_model = functools.partial(model_of, training.experiment, arrays, chunk.step, at)
-  return Event(config, records.workdir, chunk.step, line, None, make_model)
+  return Event(
+    config,
+    records.workdir,
+    chunk.step,
+    finite_or_null(line),
+    None,
+    functools.partial(model_of, training.experiment, arrays, chunk.step, at),
+  )
 
 
 def metrics_of(metrics: Mapping[str, np.ndarray], at: int) -> dict[str, Any]:
   """Returns the metrics of one of many models, which are scalars."""
   return {name: values[at] for name, values in metrics.items()}
-
-
-def line_of(
-  metrics: Mapping[str, Any],
-  risks: Risks,
-  speed: tuple[float | None, float | None],
-  wall_time: float,
-) -> dict[str, Any]:
-  """Returns the line of a logged step of one model in `metrics.jsonl`.
-
-  Args:
-    metrics: The metrics of the step: scalars on the host.
-    risks: What was measured after the step.
-    speed: Steps per second and CPU-ms per step of this launch, from `Loop.speed`.
-    wall_time: Seconds spent on the run, including earlier launches.
-
-  Returns:
-    The numbers by name. A number that was not measured, or that overflows, is None. If
-    nothing was measured, the names of registered metrics and `eval_nll` are absent.
-  """
-  return finite_or_null(
-    {
-      'step': int(metrics['step']),
-      'loss': float(metrics['loss']),
-      'grad_norm': float(metrics['grad_norm']),
-      'eval_risk': risks.sampled and risks.sampled.mean,
-      'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
-      'eval_num_prompts': risks.sampled and risks.sampled.num,
-      'eval_accuracy': risks.accuracy and risks.accuracy.mean,
-      'exact_risk': risks.exact,
-      'curve': risks.curve,
-      'steps_per_second': speed[0],
-      **({} if risks.nll is None else {'eval_nll': risks.nll.mean}),
-      **risks.metrics,
-      'wall_time': wall_time,
-    }
-  )
 
 
 def model_of(

@@ -28,7 +28,7 @@ from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
-from zoo.training.records import Progress, Records, risk_of
+from zoo.training.records import Progress, Records, Saves, risk_of
 from zoo.training.run import (
   NotFiniteError,
   divergence_of,
@@ -37,7 +37,6 @@ from zoo.training.run import (
   restored,
   wrong_prompts,
 )
-from zoo.training.saves import Saves
 from zoo.training.step import finite_models
 from zoo.training.summary import (
   Divergence,

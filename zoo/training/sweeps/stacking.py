@@ -38,7 +38,7 @@ from zoo.training.evaluation import (
   HeldOut,
   exact_risks_of,
   exact_rule,
-  sample_all,
+  measure_held_out,
 )
 from zoo.training.experiment import Experiment, create
 from zoo.training.initial import initial_weights
@@ -212,7 +212,7 @@ def make_evaluation_many(
   tasks = [experiment.task.held_out() for experiment in experiments]
   moments = stacked_moments(tasks)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-  sample = functools.partial(sample_all, graph, config, tasks[0], statistics)
+  sample = functools.partial(measure_held_out, graph, config, tasks[0], statistics)
   groups: dict[object, list[int]] = {}  # Tasks of a group differ in numbers alone.
   for i, task in enumerate(tasks):
     groups.setdefault(jax.tree.structure(task), []).append(i)
