@@ -32,7 +32,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -50,9 +50,9 @@ from zoo.core.errors import UserError
 from zoo.core.protocols import Model
 from zoo.models import LinearAttention
 
-# A state is a plain dict of two `nnx.State`s, or of their graphs, shapes or shardings.
+# A state is a plain dict of two `nnx.State`s, whose leaves may be arrays or shapes.
 # 'model' and 'optimizer' are separate, since to load a checkpoint needs only the model.
-State = dict[str, Any]
+State: TypeAlias = dict[str, nnx.State]
 
 
 # This part makes the mesh.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,10 @@ _Function = TypeVar('_Function', bound=Callable)
 
 _NUM_CHECKED = 16  # A function is checked on this number of prompts.
 
-# Each objective is a class of `zoo.objectives`, or a function that maps a model,
-# prompts, their task and a key to a loss for each prompt.
-OBJECTIVES: dict[str, Callable[..., Any]] = {}
+# A function of a user maps a model, prompts, their task and a key to a loss for each
+# prompt.
+Function: TypeAlias = Callable[[Predictor, Prompt, Task, Key[Array, '']], Array]
+OBJECTIVES: dict[str, type[Objective] | Function] = {}
 
 
 def register_objective(name: str) -> Callable[[_Function], _Function]:
@@ -110,9 +111,7 @@ class PerPrompt(Objective):
 class OfFunction(PerPrompt):
   """The mean of what a function that a user has registered returns for prompts."""
 
-  def __init__(
-    self, config: Run, task: Task, model: Model, function: Callable[..., Any]
-  ):
+  def __init__(self, config: Run, task: Task, model: Model, function: Function):
     super().__init__(config, task, model)
     self.name, self.function = config.objective.name, function
 
@@ -153,8 +152,8 @@ class OfFunction(PerPrompt):
     graph, state = nnx.split(model)
 
     @functools.partial(compiled, compiler_options=QUICK_TO_COMPILE)
-    def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> Any:
-      own: Any = nnx.merge(graph, state, copy=True)
+    def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> dict[str, Array]:
+      own = nnx.merge(graph, state, copy=True)
       if self.observes_labels:
         prompt = with_drawn_labels(self.task, key, prompt)
       with noted(f'the objective {self.name!r}', f' on {number} prompts'):

@@ -14,7 +14,6 @@ import json
 import math
 import pathlib
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -580,7 +579,7 @@ def event_of(
   )
 
 
-def metrics_of(metrics: Mapping[str, np.ndarray], at: int) -> dict[str, Any]:
+def metrics_of(metrics: Mapping[str, np.ndarray], at: int) -> dict[str, np.generic]:
   """Returns the metrics of one of many models, which are scalars."""
   return {name: values[at] for name, values in metrics.items()}
 
@@ -647,7 +646,7 @@ def summarised(
 
 
 def not_finite(
-  experiment: Experiment, metrics: Mapping[str, Any], checkpoints: Checkpoints
+  experiment: Experiment, metrics: Mapping[str, np.ndarray], checkpoints: Checkpoints
 ) -> NotFiniteError:
   """Returns the error of a run whose newest step is not finite.
 
@@ -679,7 +678,9 @@ def not_finite(
 
 
 def divergence_of(
-  config: Run, metrics: Mapping[str, Any], wrong: UserError | None
+  config: Run,
+  metrics: Mapping[str, np.ndarray | np.generic],
+  wrong: UserError | None,
 ) -> Divergence:
   """Returns the record of a model that is not finite after a step.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,10 @@ Loss = Callable[[Predictor, Key[Array, ''], StepInputs], Float[Array, '']]
 Step = Callable[
   [State, Key[Array, '*n'], Array, StepInputs], tuple[State, dict[str, Array]]
 ]
+
+# The loop over steps carries the state, the number of steps that are done, and the
+# metrics of the last one.
+_Carry: TypeAlias = tuple[State, Array, dict[str, Array]]
 
 
 def train_step(
@@ -177,11 +181,11 @@ def run_steps(
   shapes = jax.tree.map(jnp.shape, state)
   between = shapes if in_shape else jax.tree.map(jnp.size, state)
 
-  def unfinished(carry: tuple[Any, ...]) -> Array:
+  def unfinished(carry: _Carry) -> Array:
     _, step, metrics = carry
     return (step < stop) & metrics['finite'].any()
 
-  def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+  def body(carry: _Carry) -> _Carry:
     state, step, before = carry
     state = jax.tree.map(jnp.reshape, state, shapes)
     state, metrics = take_step(state, key, step, inputs)
