@@ -47,7 +47,7 @@ from jaxtyping import PyTree
 from zoo.config.building import num_heads, within_memory
 from zoo.config.run import Run
 from zoo.core.errors import UserError
-from zoo.core.protocols import Model
+from zoo.core.protocols import Model, Predictor
 from zoo.models import LinearAttention
 
 # A state is a plain dict of two `nnx.State`s, whose leaves may be arrays or shapes.
@@ -304,7 +304,7 @@ def _split(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def gathered(model: nnx.Module, asked: PyTree) -> nnx.Module:
+def gathered(model: Predictor, asked: PyTree) -> Predictor:
   """Returns the model with its arrays gathered for a step; to be called under jit.
 
   Args:

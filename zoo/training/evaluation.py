@@ -208,13 +208,13 @@ def exact_risks_of(
   """
   if rules is None or moments is None:
     return [None] * len(tasks)
+  stacked, constants = rules, moments
   if not is_stacked:
     # NumPy is used since the risks are on the host, and the mesh may be elsewhere.
-    rules, moments = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rules, moments))
-  if isinstance(rules, LearningRule):
-    assert moments is not None
-    return np.asarray(theory.exact_risks(rules, moments)).tolist()
-  return np.asarray(theory.exact_form_risks(rules, tasks[0])).tolist()
+    stacked, constants = jax.tree.map(lambda x: np.asarray(x)[None], (rules, moments))
+  if isinstance(stacked, LearningRule):
+    return np.asarray(theory.exact_risks(stacked, constants)).tolist()
+  return np.asarray(theory.exact_form_risks(stacked, tasks[0])).tolist()
 
 
 def risks_of(held_out: HeldOut, exact: float | None, num_prompts: int) -> Risks:
@@ -222,7 +222,7 @@ def risks_of(held_out: HeldOut, exact: float | None, num_prompts: int) -> Risks:
   estimates, losses = {}, held_out.losses
   for name in ('model', 'accuracy', 'nll'):
     if name in losses:
-      means, deviations = losses[name]
+      means, deviations = map(np.asarray, losses[name])
       estimates[name] = estimate_of_batches(means, deviations, num_prompts)
   curve = None
   if 'curve' in losses:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
+from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from zoo.config.run import OptimizerFields
@@ -23,7 +23,7 @@ _Function = TypeVar('_Function', bound=Callable[..., Any])
 # A mask of optax maps a tree of weights to a tree of truth values.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
 # A number, which may be traced.
-Number: TypeAlias = int | float | jax.Array | np.ndarray | np.floating
+Number: TypeAlias = int | float | jax.Array
 
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # Only some optimizers take these fields.
 
@@ -541,9 +541,12 @@ def build_schedule(
   warmup, share = warmup_steps(section, num_steps), section.final_share
   match section.schedule:
     case 'cosine':
-      schedule = optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1), share)
+      schedule = optax.cosine_decay_schedule(
+        peak, max(int(num_steps) - warmup, 1), share
+      )
     case 'linear':
-      schedule = optax.linear_schedule(peak, share * peak, max(num_steps - warmup, 1))
+      length = max(int(num_steps) - warmup, 1)
+      schedule = optax.linear_schedule(peak, share * peak, length)
     case 'wsd':
       schedule = _wsd(peak, share, num_steps - warmup, section.decay_share * num_steps)
     case _:
@@ -564,7 +567,7 @@ def _wsd(
   they are compiled.
   """
 
-  def rate(step: Number) -> jax.Array:
+  def rate(step: ArrayLike) -> jax.Array:
     decay = jnp.maximum(jnp.round(jnp.asarray(decay_steps, jnp.float32)), 1.0)
     left = (num_steps - jnp.asarray(step, jnp.float32)) / decay
     return peak * (final_share + (1 - final_share) * jnp.clip(left, 0.0, 1.0))
