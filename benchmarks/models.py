@@ -105,7 +105,7 @@ class PlainProgram:
       clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
-    self._loss = build_objective(config, task, self._model).loss
+    self._loss = build_objective(config, task, self._model).loss_of_step
     self._numbers = inputs_of(task)
     self._step = nnx.jit(self._update)
     self._steps_done = 0

@@ -52,7 +52,7 @@ from zoo.models import LinearAttention
 
 # A state is a plain dict of two `nnx.State`s, whose leaves may be arrays or shapes.
 # 'model' and 'optimizer' are separate, since to load a checkpoint needs only the model.
-State: TypeAlias = dict[str, nnx.State]
+State: TypeAlias = dict[str, PyTree]
 
 
 # This part makes the mesh.

@@ -86,7 +86,9 @@ def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   graph, state = nnx.split(model)
 
   def loss(state):
-    return objective.loss(nnx.merge(graph, state), jax.random.key(3), inputs_of(task))
+    return objective.loss_of_step(
+      nnx.merge(graph, state), jax.random.key(3), inputs_of(task)
+    )
 
   with jax.set_mesh(make_mesh(read(config))):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)

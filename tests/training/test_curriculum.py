@@ -87,7 +87,7 @@ def test_losses_that_count_are_those_of_the_stage():
   config = _config()
   task: Any = task_of(config)
   model = built(lambda: Loops(3, 2, rngs=nnx.Rngs(0)))
-  loss = build_objective(read(config), task, model).loss
+  loss = build_objective(read(config), task, model).loss_of_step
   key, numbers = jax.random.key(1), inputs_of(task)
 
   @jax.jit
@@ -151,7 +151,7 @@ def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
     config.train.num_parts = parts
     objective = build_objective(read(validate(config)), task, model)
     with jax.set_mesh(make_mesh(read(config))):
-      loss = nnx.jit(objective.loss)(model, key, numbers)
+      loss = nnx.jit(objective.loss_of_step)(model, key, numbers)
     np.testing.assert_allclose(loss, errors.mean(), rtol=1e-5)
 
 

@@ -58,7 +58,7 @@ def test_a_point_that_has_a_summary_has_its_weights(monkeypatch, tmp_path):
     if folder == members[1].workdir:
       raise InterruptedError
 
-  summaries = [{'model': 'transformer', 'step': 12} for _ in members]
+  summaries = [{'model': 'transformer', 'step': 12, 'history': []} for _ in members]
   for name, result in (
     ('compile_training', None),
     ('train_many', (None, summaries)),

@@ -218,9 +218,9 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
 
   def loss(config):
     objective = build_objective(read(config), task, model)
-    return jax.jit(lambda state: objective.loss(nnx.merge(graph, state), key, numbers))(
-      state
-    )
+    return jax.jit(
+      lambda state: objective.loss_of_step(nnx.merge(graph, state), key, numbers)
+    )(state)
 
   (graph, state), numbers = nnx.split(model), inputs_of(task)
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
@@ -242,7 +242,9 @@ def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
     objective = build_objective(read(config), task, model)
     with jax.set_mesh(mesh):
       losses.append(
-        jax.jit(lambda s, f=objective.loss: f(nnx.merge(graph, s), key, numbers))(state)
+        jax.jit(
+          lambda s, f=objective.loss_of_step: f(nnx.merge(graph, s), key, numbers)
+        )(state)
       )
   assert losses[1] == pytest.approx(float(losses[0]), abs=0.02)
 

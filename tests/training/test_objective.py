@@ -99,7 +99,7 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
   task = isotropic(3, 4)
   config = small_config('transformer', objective__positions=positions)
   model = built(make)
-  loss = build_objective(read(config), task, model).loss
+  loss = build_objective(read(config), task, model).loss_of_step
   graph, state = nnx.split(model)
 
   def trained(state):
@@ -186,7 +186,7 @@ def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
     objective = build_objective(read(config), task, model)
 
     def loss(state, key):
-      return objective.loss(nnx.merge(graph, state), key, inputs_of(task))
+      return objective.loss_of_step(nnx.merge(graph, state), key, inputs_of(task))
 
     found = jax.vmap(jax.grad(loss), (None, 0))(state, keys)
     return jax.tree.leaves(found)

@@ -30,7 +30,7 @@ def _gradients(changes, num_lanes, make_config):
   config = make_config(**dict(changes))
   task = task_of(config)
   objective = build_objective(read(config), task, abstract_of(config))
-  loss_of = functools.partial(objective.loss, num_lanes=num_lanes)
+  loss_of = functools.partial(objective.loss_of_step, num_lanes=num_lanes)
 
   @jax.jit
   def gradient(key):  # weights and all in one program

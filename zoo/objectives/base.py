@@ -109,7 +109,7 @@ class Objective(abc.ABC):
         "'sampled' or 'nll'"
       )
 
-  def loss(
+  def loss_of_step(
     self,
     model: Predictor,
     key: Key[Array, ''],
@@ -137,14 +137,16 @@ class Objective(abc.ABC):
       model: Predictor, part: tuple[PyTree, Key[Array, ' 1']]
     ) -> Float[Array, '']:
       batch, (key,) = part
-      return self.loss_of(model, batch, key, inputs)
+      return self.loss(model, batch, key, inputs)
 
     if len(keys) == 1:
       return of_part(model, (batch, keys))
     return mean_loss(of_part, model, (batch, keys), parts, num_lanes)
 
   def draw(self, key: Key[Array, ''], inputs: StepInputs, statistics: bool) -> PyTree:
-    """Returns what the loss of a step is measured on, with the prompts on first axes.
+    """Returns what the loss of a step is measured on; None if it is not on prompts.
+
+    The first axis of each array is that of the prompts.
 
     Args:
       key: The key of the step.
@@ -154,7 +156,7 @@ class Objective(abc.ABC):
     return None
 
   @abc.abstractmethod
-  def loss_of(
+  def loss(
     self, model: Predictor, batch: PyTree, key: Key[Array, ''], inputs: StepInputs
   ) -> Float[Array, '']:
     """Returns the loss of a batch or of a part of it.

@@ -44,7 +44,7 @@ class Exact(Objective):
           f'{name!r}, which has no batch of prompts'
         )
 
-  def loss_of(
+  def loss(
     self, model: Predictor, batch: PyTree, key: Key[Array, ''], inputs: StepInputs
   ) -> Float[Array, '']:
     if isinstance(model, HasExactForm):

@@ -100,7 +100,7 @@ class PerPrompt(Objective):
       prompt = split_first_axis(with_drawn_labels(self.task, key, prompt))
     return prompt
 
-  def loss_of(
+  def loss(
     self, model: Predictor, batch: Prompt, key: Key[Array, ''], inputs: StepInputs
   ) -> Float[Array, '']:
     model, prompt = in_type(model, batch, self.train.compute_dtype)

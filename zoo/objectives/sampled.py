@@ -56,7 +56,7 @@ class Sampled(Objective):
       lengths = split_first_axis(draw_lengths(key, size, least, task.context_length))
     return batch, lengths
 
-  def loss_of(
+  def loss(
     self,
     model: Predictor,
     batch: tuple[Prompt | Statistics, Int[Array, ' b'] | None],

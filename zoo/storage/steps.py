@@ -97,6 +97,8 @@ def checked_origin(folder: pathlib.Path, content: Any) -> Origin:
       )
     config, step = content['config'], int(content['step'])
     _ = config['model']['name'], config['task']['name']
+  except UserError:  # It is a ValueError, too.
+    raise
   except (KeyError, TypeError, AttributeError, ValueError) as error:
     raise RunError(
       f'the checkpoint {folder} is damaged: its metadata must have the format '

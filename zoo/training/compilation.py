@@ -99,7 +99,7 @@ def step_of(
   has_prompts = experiment.objective.draws_prompts and not statistics
   lanes = num_lanes(config, task, mesh, weights) if has_prompts else 1
   loss = functools.partial(
-    experiment.objective.loss, statistics=statistics, num_lanes=lanes
+    experiment.objective.loss_of_step, statistics=statistics, num_lanes=lanes
   )
   return functools.partial(
     train_step, experiment=experiment, loss=loss, in_shape=in_shape

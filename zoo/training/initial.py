@@ -94,7 +94,7 @@ def initial_weights(experiment: Experiment) -> PyTree | None:
   )
 
 
-def _without_keys(state: nnx.State) -> nnx.State:
+def _without_keys(state: PyTree) -> PyTree:
   """Returns a state without the keys and counters of random streams."""
   return nnx.filter_state(state, nnx.Not(nnx.RngState))
 

@@ -353,9 +353,8 @@ def _train_stacked(
     config = experiment.config
     _stop_if_asked(interruption)  # The next launch writes the others.
     if summary is not None and finished_summary(folder, config) is None:
-      save_result(
-        folder, config.train.num_steps, state, to_content(config), summary['history']
-      )
+      content, num_steps = to_content(config), config.train.num_steps
+      save_result(folder, num_steps, state, content, summary['history'])
       write_summary(folder, summary)
       event = finished_event(config, folder, summary)
       for hook in hooks:
