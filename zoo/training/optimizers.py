@@ -39,7 +39,7 @@ class Averaged(NamedTuple):
 
   num_updates: jax.Array
   trained: PyTree
-  inner: Any
+  inner: optax.OptState
 
 
 def _adam(
@@ -330,7 +330,9 @@ def build_optimizer(
   if in_shape or not elementwise:
     return optimizer
 
-  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+  def update(
+    updates: PyTree, state: PyTree, params: PyTree = None
+  ) -> tuple[PyTree, PyTree]:
     # Arrays are flat here for the same reason as in `run_steps` of training/step.py.
     flat = jax.tree.map(
       lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, (updates, state, params)
@@ -428,10 +430,10 @@ def _factors(section: OptimizerFields, model: Model) -> Mask:
   return _by_path(lambda path: _factor(shared.get(path, (path,)), section.scales))
 
 
-def _by_path(function: Callable[[str], Any]) -> Mask:
+def _by_path(function: Callable[[str], object]) -> Mask:
   """Returns a function from a tree of weights to the values of `function` at paths."""
 
-  def of_path(path: tuple[Any, ...], _: Any) -> Any:
+  def of_path(path: tuple[object, ...], _: object) -> object:
     # The path of a variable of NNX is followed by the field with its value.
     keys = (str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
     return function('/'.join(keys))
@@ -478,7 +480,7 @@ def _with_ema(
   """
   log_decay = math.log(decay) if decay else -math.inf
 
-  def average(count: jax.Array, _: Any, trained: PyTree, before: PyTree) -> PyTree:
+  def average(count: jax.Array, _: PyTree, trained: PyTree, before: PyTree) -> PyTree:
     # 1 − decay**count would lose almost all digits to cancellation if decay is near 1.
     rate = (1 - decay) / -jnp.expm1(count.astype(jnp.float32) * log_decay)
     return jax.tree.map(lambda mean, new: mean + rate * (new - mean), before, trained)
@@ -488,7 +490,7 @@ def _with_ema(
 
 def _averaged(
   optimizer: optax.GradientTransformation,
-  average: Callable[[jax.Array, Any, PyTree, PyTree], PyTree],
+  average: Callable[[jax.Array, PyTree, PyTree, PyTree], PyTree],
 ) -> optax.GradientTransformation:
   """Returns an optimizer whose parameters are averages of those that another trains.
 
