@@ -26,13 +26,13 @@ from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
+from zoo.host.progress import progress_bar
 from zoo.models import DeepLSA, LinearAttention
 from zoo.sharding import State, on_mesh, replicate
 from zoo.storage.checkpoints import Checkpoints, save_result
 from zoo.training.compilation import Training, compile_training
 from zoo.training.experiment import Experiment, build
 from zoo.training.loop import Loop
-from zoo.training.records import Progress
 from zoo.training.sweeps.stacking import (
   init_side_by_side,
   make_many,
@@ -378,9 +378,9 @@ class CellRun:
       interruption=self._interruption,
       looks_ahead=True,
     )
-    with Progress(label, step, last) as progress:
+    with progress_bar(label, last, 'step', initial=step) as bar:
       for chunk in loop:
-        progress.show(chunk.step)
+        bar.update(chunk.step - bar.n)
     return loop.step, loop.state
 
   def _losses(

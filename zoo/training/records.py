@@ -1,4 +1,4 @@
-"""The records of a run: `metrics.jsonl`, TensorBoard, saved steps, a progress bar."""
+"""The records of a run: `metrics.jsonl`, TensorBoard, saved steps, a line of the bar."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import functools
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +26,6 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
-from zoo.host.progress import progress_bar
 from zoo.sharding import State
 from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.storage.workdir import has_config, write_config
@@ -37,39 +35,6 @@ from zoo.training.summary import SUMMARY
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
 _NUM_COPYING_THREADS = 8
-
-
-class Progress:
-  """The progress bar of one launch; a context manager. Only process 0 shows it."""
-
-  def __init__(self, label: str, step: int, num_steps: int):
-    self._bar = progress_bar(label, num_steps, 'step', initial=step)
-
-  def __enter__(self) -> Progress:
-    return self
-
-  def __exit__(self, *exception: object) -> None:
-    self._bar.close()
-
-  def show(
-    self, step: int, loss: float | None = None, risk: float | None = None
-  ) -> None:
-    """Moves the bar to a step, and shows the loss and the risk if they are known."""
-    values = {'loss': loss, 'risk': risk}
-    self._bar.set_postfix(
-      {name: f'{value:.4f}' for name, value in values.items() if value is not None},
-      refresh=False,
-    )
-    self._bar.update(step - self._bar.n)
-
-  @contextlib.contextmanager
-  def hidden(self) -> Iterator[None]:
-    """Takes the bar off a terminal inside the block, where another may print."""
-    if sys.stderr.isatty():
-      self._bar.clear()
-    yield
-    if sys.stderr.isatty():
-      self._bar.refresh()
 
 
 class Records(Hook):
@@ -390,6 +355,16 @@ def risk_of(line: Mapping[str, Any]) -> float | None:
   """Returns the risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
   exact = line['exact_risk']
   return line['eval_risk'] if exact is None else exact
+
+
+def show(bar: Any, line: Mapping[str, Any]) -> None:
+  """Moves a progress bar to the step of a line, and shows the loss and the risk."""
+  values = {'loss': line['loss'], 'risk': risk_of(line)}
+  bar.set_postfix(
+    {name: f'{value:.4f}' for name, value in values.items() if value is not None},
+    refresh=False,
+  )
+  bar.update(line['step'] - bar.n)
 
 
 def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:

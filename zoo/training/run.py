@@ -35,6 +35,7 @@ from zoo.host import processes
 from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
+from zoo.host.progress import hidden, progress_bar
 from zoo.measure.comparison import checked_baselines
 from zoo.objectives import OfFunction
 from zoo.sharding import State, on_mesh
@@ -54,12 +55,11 @@ from zoo.training.initial import source_of
 from zoo.training.loop import Chunk, Loop
 from zoo.training.measured_anew import fields_without_effect, with_missing_metrics
 from zoo.training.records import (
-  Progress,
   Records,
   Saves,
   TensorBoard,
   read_lines,
-  risk_of,
+  show,
 )
 from zoo.training.summary import (
   Divergence,
@@ -265,7 +265,7 @@ def events_of(
     with (
       Records(workdir, step, config) as records,
       TensorBoard(records, step) as board,
-      Progress(config.model.name, step, num_steps) as progress,
+      progress_bar(config.model.name, num_steps, 'step', initial=step) as bar,
     ):
       saves = Saves(config, checkpoints, step, [records])
       loop = Loop(training, state, step, saves.due, interruption, looks_ahead)
@@ -282,17 +282,16 @@ def events_of(
             )
           (risks,) = finish_evaluation(training.evaluation, chunk.measured)
           event = event_of(training, config, loop, chunk, risks, records)
-          with progress.hidden():  # Hooks may print.
+          with hidden(bar):  # Hooks may print.
             event = record(event, [records, board, *hooks])
-          line = event.metrics
-          progress.show(line['step'], line['loss'], risk_of(line))
+          show(bar, event.metrics)
           if chunk.must_save:
             saves.save(loop.step, loop.state)
-            with progress.hidden():
+            with hidden(bar):
               for hook in hooks:
                 hook.on_save(event)
           if chunk.step < num_steps:
-            with progress.hidden():  # The caller may print.
+            with hidden(bar):  # The caller may print.
               yield event
       except GeneratorExit:  # The caller stops early.
         save_at_break(saves, loop)

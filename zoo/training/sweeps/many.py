@@ -18,6 +18,7 @@ from absl import logging
 
 from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
+from zoo.host.progress import hidden, progress_bar
 from zoo.measure.comparison import Comparison
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import Checkpoints
@@ -28,7 +29,7 @@ from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
-from zoo.training.records import Progress, Records, Saves, risk_of
+from zoo.training.records import Records, Saves, show
 from zoo.training.run import (
   NotFiniteError,
   divergence_of,
@@ -102,7 +103,8 @@ def train_many(
       stack.enter_context(Records(folder, step, experiment.config))
       for experiment, folder in members
     ]
-    progress = stack.enter_context(Progress(label, step, config.train.num_steps))
+    bar = progress_bar(label, config.train.num_steps, 'step', initial=step)
+    stack.enter_context(bar)
     saves = Saves(config, checkpoints, step, records)
     loop = Loop(training, state, step, saves.due, interruption, looks_ahead=not hooks)
     risks: list[Risks] = []
@@ -111,16 +113,15 @@ def train_many(
       check_some_finite(members, finite)
       risks = finish_evaluation(training.evaluation, chunk.measured)
       events = []
-      with progress.hidden():  # Hooks may print.
+      with hidden(bar):  # Hooks may print.
         for i in np.flatnonzero(finite).tolist():
           of_point = members[i].experiment.config
           event = event_of(training, of_point, loop, chunk, risks[i], records[i], at=i)
           events.append(record(event, [records[i], *hooks]))
-      line = events[0].metrics
-      progress.show(line['step'], line['loss'], risk_of(line))
+      show(bar, events[0].metrics)
       if chunk.must_save:
         saves.save(loop.step, loop.state)
-        with progress.hidden():
+        with hidden(bar):
           for hook in hooks:
             for event in events:
               hook.on_save(event)
