@@ -1,4 +1,4 @@
-"""The records of a run: `metrics.jsonl`, TensorBoard, saved steps, a line of the bar."""
+"""The records of a run: `metrics.jsonl`, TensorBoard, steps, and what the bar shows."""
 
 from __future__ import annotations
 
@@ -351,15 +351,13 @@ def copy_all(records: Sequence[Records]) -> None:
     list(threads.map(Records.copy, records))
 
 
-def risk_of(line: Mapping[str, Any]) -> float | None:
-  """Returns the risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
-  exact = line['exact_risk']
-  return line['eval_risk'] if exact is None else exact
-
-
 def show(bar: Any, line: Mapping[str, Any]) -> None:
-  """Moves a progress bar to the step of a line, and shows the loss and the risk."""
-  values = {'loss': line['loss'], 'risk': risk_of(line)}
+  """Moves a progress bar to the step of a line, and shows the loss and the risk.
+
+  The risk is the exact one, else that on held-out prompts.
+  """
+  exact, held_out = line['exact_risk'], line['eval_risk']
+  values = {'loss': line['loss'], 'risk': held_out if exact is None else exact}
   bar.set_postfix(
     {name: f'{value:.4f}' for name, value in values.items() if value is not None},
     refresh=False,
