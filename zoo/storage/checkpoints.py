@@ -76,13 +76,13 @@ class Checkpoints:
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
     self._folder = workdir / 'checkpoints'
-    self._content, self._points = content, [*points]
+    self._own, self._points = new_origin(content, 0), [*points]
     self._saving: tuple[int, Callable[[], None]] = 0, lambda: None
     self._response: Any = None  # Orbax returned it for the last save.
     newest = processes.run_on_main(
       lambda: check_newest(self._folder, content, self._points)
     )
-    self._newest = new_origin(content, 0) if newest is None else newest
+    self._newest = self._own if newest is None else newest
     self._given_history = [*history]
     self.history = self._newest.get('history', [])
     context = orbax_context()
@@ -150,15 +150,15 @@ class Checkpoints:
     """  # noqa: DOC501
     self.wait()
     self._saving = step, before_commit
-    origin, newest = new_origin(self._content, step), self._newest
+    own, newest = self._own, self._newest
     launch = Launch(
       from_step=newest['step'],
       to_step=step,
-      changed=changed_fields(newest['config'], origin['config']),
-      versions=origin['versions'],
+      changed=changed_fields(newest['config'], own['config']),
+      versions=own['versions'],
     )
     self.history = self._given_history or [*newest.get('history', []), launch]
-    origin['history'] = self.history
+    origin: Origin = {**own, 'step': step, 'history': self.history}
     if self._points:
       origin['points'] = self._points
     items = {**state, 'origin': origin}
