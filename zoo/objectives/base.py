@@ -8,7 +8,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -36,7 +35,8 @@ from zoo.sharding import split_prompts, split_statistics
 class StepInputs(NamedTuple):
   """The inputs of a compiled step besides the state and the key.
 
-  They are arguments of the program, so that other numbers need no new compilation.
+  They are arguments of the program, so that other numbers need no new compilation. They
+  may be arrays of NumPy before `replicate` puts them on the devices.
 
   Attributes:
     task: The task, whose numbers are leaves.
@@ -49,9 +49,9 @@ class StepInputs(NamedTuple):
 
   task: Task
   moments: theory.Moments | None
-  learning_rate: float | Array | np.ndarray | None = None
+  learning_rate: float | Array | None = None
   stage: Stage | None = None
-  num_steps: float | Array | np.floating | None = None
+  num_steps: float | Array | None = None
 
 
 def inputs_of(task: Task) -> StepInputs:

@@ -433,7 +433,7 @@ def _factors(section: OptimizerFields, model: Model) -> Mask:
 def _by_path(function: Callable[[str], object]) -> Mask:
   """Returns a function from a tree of weights to the values of `function` at paths."""
 
-  def of_path(path: tuple[object, ...], _: object) -> object:
+  def of_path(path: tuple[Any, ...], _: object) -> object:
     # The path of a variable of NNX is followed by the field with its value.
     keys = (str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
     return function('/'.join(keys))
