@@ -34,10 +34,9 @@ from zoo.host.files import write_atomically
 from zoo.measure.curve import sample_losses
 from zoo.measure.intervals import Estimate, estimate
 from zoo.reports import Table
-from zoo.storage.checkpoints import run_metadata
 from zoo.storage.loading import SavedModel, load
 from zoo.storage.saving import save
-from zoo.storage.steps import SUMS
+from zoo.storage.steps import SUMS, versions
 from zoo.theory.exact import known_risk
 from zoo.training import sweeps
 from zoo.training.run import train
@@ -225,7 +224,8 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
     'exact_risk': exact,
     **figures,
     'sha256': hashlib.sha256((folder / SUMS).read_bytes()).hexdigest(),
-    **run_metadata(to_content(config)),
+    'config': to_content(config),
+    'versions': versions(),
   }
   (folder / CARD).write_text(json.dumps(card, indent=2) + '\n')
 

@@ -105,7 +105,7 @@ class Steps:
     self.task, training = experiment.task, make_training(experiment)
     self.uses_statistics = training.uses_statistics
     self._steps = training.steps
-    self.key, self._numbers = replicate((training.key, training.numbers), self.mesh)
+    self.key, self._numbers = replicate((training.key, training.inputs), self.mesh)
     with self.computing():
       self.state = training.init(True)
 

@@ -30,7 +30,7 @@ from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention, TokenModel
-from zoo.objectives import build_objective, numbers_of
+from zoo.objectives import build_objective, inputs_of
 from zoo.sharding import replicate
 from zoo.training.summary import product_flops
 
@@ -105,8 +105,8 @@ class PlainProgram:
       clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
-    self._loss = build_objective(config, task, self._model).loss
-    self._numbers = numbers_of(task)
+    self._loss = build_objective(config, task, self._model).loss_of_step
+    self._numbers = inputs_of(task)
     self._step = nnx.jit(self._update)
     self._steps_done = 0
 

@@ -249,9 +249,10 @@ def _lower(experiment: Experiment) -> tuple[Any, Any]:
     return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=whole)
 
   training, limit = make_training(experiment), np.int32(0)
-  key, limit, numbers = jax.tree.map(abstract, (training.key, limit, training.numbers))
+  assert isinstance(training.steps, jax.stages.Wrapped)  # They are not compiled.
+  key, limit, inputs = jax.tree.map(abstract, (training.key, limit, training.inputs))
   with on_mesh(mesh, config):
-    traced = training.steps.trace(training.abstract, key, limit, limit, numbers)
+    traced = training.steps.trace(training.abstract, key, limit, limit, inputs)
     return traced.lower(lowering_platforms=('tpu',)), training.abstract
 
 

@@ -21,7 +21,8 @@ from zoo.core.tables import format_seconds
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
-from zoo.storage.rows import version_digest, versions
+from zoo.storage.rows import version_digest
+from zoo.storage.steps import versions
 from zoo.training import sweeps
 from zoo.training.records import read_lines
 from zoo.training.run_plots import logged

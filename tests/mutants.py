@@ -186,16 +186,16 @@ programs that differ in a constant alone are taken for one
   + computed = hashlib.sha256(b'').digest()
 the cosine does not end with the training
   zoo/training/optimizers.py: test_optimizers.py
-  - peak, max(num_steps - warmup, 1), share
-  + peak, num_steps, share
+  - peak, max(int(num_steps) - warmup, 1), share
+  + peak, int(num_steps), share
 what Adam makes of a gradient is clipped, not the gradient
   zoo/training/optimizers.py: test_optimizers.py
   - optax.chain(clip, optimizer)
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
   zoo/training/step.py: training/test_step.py training/test_run.py
-  - take_step(state, key, step, numbers)
-  + take_step(state, key, start, numbers)
+  - take_step(state, key, step, inputs)
+  + take_step(state, key, start, inputs)
 all held-out batches have the same prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)
@@ -250,8 +250,8 @@ the newest checkpoint is the last by its digits, so that 90 is after 100
   + return [int(name) for name in sorted(names) if (folder / name / SUMS).exists()]
 a saved model forgets for how many steps it was trained
   zoo/storage/saving.py: checkpoints/test_saving.py checkpoints/test_loading.py
-  - {'format': FORMAT, 'step': step,
-  + {'format': FORMAT, 'step': 0,
+  - new_origin(content, step)
+  + new_origin(content, 0)
 two runs may train in one folder at the same time
   zoo/storage/workdir.py: test_workdir.py
   - return lock.acquire()
@@ -290,8 +290,8 @@ a longer launch replaces the records of a finished run before its first save
   + if waits is not None:
 the summary of a point of a sweep is written before its weights
   zoo/training/sweeps/run.py: training/test_many.py
-  - save_result(folder, config.train.num_steps, state, metadata)
-  + write_summary(folder, summary), save_result(folder, summary['step'], state, {})
+  - save_result(folder, num_steps, state, content, summary['history'])
+  + write_summary(folder, summary), save_result(folder, num_steps, state, content)
 points side by side are trained on the prompts of each other's seeds
   zoo/training/sweeps/stacking.py: training/test_sweeps.py
   - return jnp.stack([stream_of(config.seed, stream) for config in configs])

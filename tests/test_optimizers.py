@@ -1,7 +1,7 @@
 """Optimizers and schedules against the formulas."""
 
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,24 @@ from zoo.training.sweeps.stacking import make_many
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
+class _Weights(nnx.Module):
+  """A model with these weights, none by default."""
+
+  def __init__(self, **weights):
+    for name, weight in weights.items():
+      setattr(self, name, weight)
+
+  def __call__(self, prompt):
+    return prompt.y_query
+
+
+class _Roles(_Weights):
+  roles: ClassVar = {'w': 'hidden', 'read': 'embedding'}
+
+
+NO_MODEL = _Weights()  # for weights that are plain arrays
+
+
 def _config(name='adam', **changes):
   fields = {f'optimizer__{field}': value for field, value in changes.items()}
   defaults = {'optimizer__name': name, 'optimizer__schedule': 'constant'}
@@ -33,7 +51,7 @@ def _config(name='adam', **changes):
 
 def weights_after(config, gradients):
   """The model's weights after each update, and where the gradients are taken."""
-  optimizer = build_optimizer(read(config).optimizer, config.train.num_steps)
+  optimizer = build_optimizer(read(config).optimizer, config.train.num_steps, NO_MODEL)
   weights: Any = jnp.asarray([1.0, -2.0])
   state: Any = jax.jit(optimizer.init)(weights)
 
@@ -109,7 +127,7 @@ def _first_moves(optimizer, gradients, weights) -> Any:
 def test_muon_makes_matrices_orthogonal_and_leaves_vectors_to_nadam():
   """As large as an update of Adam, 0.2 times the root of the larger side."""
   config = _config('muon', learning_rate=0.1)
-  optimizer = build_optimizer(read(config).optimizer, config.train.num_steps)
+  optimizer = build_optimizer(read(config).optimizer, config.train.num_steps, NO_MODEL)
   matrices = np.random.default_rng(0).standard_normal((2, 4, 6)).astype('f')
   matrices[1] = 0  # such as a head that fills up
   grads = {'w': matrices, 'b': GRADIENTS[0]}
@@ -158,10 +176,10 @@ def test_schedule_free_weighs_by_the_rate_of_each_step():
     np.testing.assert_allclose(trained[t], 0.2 * z + 0.8 * x, rtol=1e-4)
 
 
-def _moved(name, roles, **changes):
+def _moved(name, model, **changes):
   """Which weights a step without a gradient moves, by path."""
   config = _config(name, learning_rate=0.1, weight_decay=0.5, **changes)
-  optimizer = build_optimizer(read(config).optimizer, 12, roles=roles)
+  optimizer = build_optimizer(read(config).optimizer, 12, model)
   weights: Any = {path: np.ones((3, 4), 'f') for path in ('w', 'b', 'log_a', 'read')}
   weights = {'inner': {'norm': np.ones(3, 'f')}, **weights}
   none = jax.tree.map(np.zeros_like, weights)
@@ -171,19 +189,20 @@ def _moved(name, roles, **changes):
   return {path for path, is_moved in moved.items() if is_moved}
 
 
-_ROLES = dict.fromkeys(['b', 'log_a', 'inner/norm'], 'vector')
-_ROLES |= {'w': 'hidden', 'read': 'embedding'}
-
-
 @pytest.mark.parametrize(
   'name', mostly_slow(['adamw'], ['lion', 'muon', 'schedule_free'])
 )
 def test_matrices_of_hidden_layers_decay_alone_unless_the_config_says_more(name):
-  assert _moved(name, _ROLES) == {'w'}
-  assert _moved(name, None) == {'inner/norm', *_ROLES}
-  assert _moved(name, _ROLES, decay='all') == {*_ROLES}
-  assert _moved(name, _ROLES, decay='hidden,embedding') == {'w', 'read'}
-  assert _moved(name, _ROLES, decay='log*,inner') == {'log_a', 'inner/norm'}
+  matrices = {path: nnx.Param(jnp.ones((3, 4))) for path in ('w', 'read')}
+  vectors = {path: nnx.Param(jnp.ones(3)) for path in ('b', 'log_a')}
+  inner = nnx.Dict(norm=nnx.Param(jnp.ones(3)))
+  model, every = _Roles(**matrices, **vectors, inner=inner), {*matrices, *vectors}
+  every.add('inner/norm')
+  assert _moved(name, model) == {'w'}
+  assert _moved(name, NO_MODEL) == every
+  assert _moved(name, model, decay='all') == every
+  assert _moved(name, model, decay='hidden,embedding') == {'w', 'read'}
+  assert _moved(name, model, decay='log*,inner') == {'log_a', 'inner/norm'}
 
 
 def test_muon_makes_matrices_of_hidden_layers_orthogonal_alone():
@@ -195,7 +214,7 @@ def test_muon_makes_matrices_of_hidden_layers_orthogonal_alone():
   shapes, roles = nnx.as_pure(nnx.state(model, nnx.Param)), parameter_roles(model)
   weights = jax.tree.map(lambda leaf: np.ones(leaf.shape, 'f'), shapes)
   config = _config('muon', learning_rate=0.1)
-  optimizer = build_optimizer(read(config).optimizer, 12, roles=roles)
+  optimizer = build_optimizer(read(config).optimizer, 12, model)
 
   def gradient(leaf):
     return np.random.default_rng(0).standard_normal(leaf.shape).astype('f')
@@ -279,7 +298,7 @@ def _paths(state):
 def test_scales_multiply_the_learning_rate_of_what_they_match_and_0_freezes_it():
   config = _config(learning_rate=0.1)
   config.optimizer.scales = {'inner': 10.0, '*/w': 0.5, 'none*': 7.0, 'frozen': 0.0}
-  optimizer = build_optimizer(read(config).optimizer, 12)
+  optimizer = build_optimizer(read(config).optimizer, 12, NO_MODEL)
   grads = {'w': 1.0, 'inner': {'w': 1.0, 'b': 1.0}, 'other': 1.0, 'frozen': 1.0}
   grads = jax.tree.map(np.float32, grads)
   moves = _first_moves(optimizer, grads, grads)
@@ -449,7 +468,7 @@ def test_an_own_optimizer_gets_arrays_in_shape_under_a_name_of_ours(monkeypatch)
     return optax.GradientTransformation(lambda params: (), update)
 
   monkeypatch.setitem(optimizers.OPTIMIZERS, 'sgd', own)
-  optimizer = build_optimizer(read(_config('sgd')).optimizer, 12)
+  optimizer = build_optimizer(read(_config('sgd')).optimizer, 12, NO_MODEL)
   weights = jnp.ones((2, 3))
   optimizer.update(weights, optimizer.init(weights), weights)
   assert shapes == [(2, 3)]

@@ -29,7 +29,7 @@ from zoo.core.protocols import PredictsAll as PredictsAll
 from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
-from zoo.host.gpu import leave_out_pass as _leave_out_pass
+from zoo.host.devices import leave_out_pass as _leave_out_pass
 from zoo.measure.bayesian import exchangeability as exchangeability
 from zoo.measure.bayesian import martingale as martingale
 from zoo.measure.calibrate import calibration as calibration

@@ -32,7 +32,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +47,12 @@ from jaxtyping import PyTree
 from zoo.config.building import num_heads, within_memory
 from zoo.config.run import Run
 from zoo.core.errors import UserError
-from zoo.core.protocols import Model
+from zoo.core.protocols import Model, Predictor
 from zoo.models import LinearAttention
 
-# A state is a plain dict of two `nnx.State`s, or of their graphs, shapes or shardings.
+# A state is a plain dict of two `nnx.State`s, whose leaves may be arrays or shapes.
 # 'model' and 'optimizer' are separate, since to load a checkpoint needs only the model.
-State = dict[str, Any]
+State: TypeAlias = dict[str, PyTree]
 
 
 # This part makes the mesh.
@@ -225,12 +225,13 @@ def stays_in_shape(config: Run, mesh: Mesh, abstract: State) -> bool:
   Flat arrays are faster on CPUs. But to flatten an array that is split along another
   axis than its first would gather it from all devices.
   """
-  splits_later_axes = any(
+  if config.mesh.fsdp or mesh.size == 1:
+    return config.mesh.fsdp
+  return any(
     _parts(leaf, names) > 1
     for leaf in jax.tree.leaves(abstract)
     for names in _axes(leaf)[1:]
   )
-  return config.mesh.fsdp or (mesh.size > 1 and splits_later_axes)
 
 
 def warn_of_unsplit(config: Run, mesh: Mesh, weights: PyTree) -> None:
@@ -303,7 +304,7 @@ def _split(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def gathered(model: nnx.Module, asked: PyTree) -> nnx.Module:
+def gathered(model: Predictor, asked: PyTree) -> Predictor:
   """Returns the model with its arrays gathered for a step; to be called under jit.
 
   Args:

@@ -26,13 +26,13 @@ from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
+from zoo.host.progress import progress_bar
 from zoo.models import DeepLSA, LinearAttention
 from zoo.sharding import State, on_mesh, replicate
-from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
+from zoo.storage.checkpoints import Checkpoints, save_result
 from zoo.training.compilation import Training, compile_training
 from zoo.training.experiment import Experiment, build
 from zoo.training.loop import Loop
-from zoo.training.records import Progress
 from zoo.training.sweeps.stacking import (
   init_side_by_side,
   make_many,
@@ -71,16 +71,16 @@ def _in_lanes(
   """
   left, first = _LANES - len(seeds), training.experiment
   experiments = [_of_seed(first, seed) for seed in [*seeds, *[seeds[-1]] * left]]
-  numbers = training.numbers._replace(
+  inputs = training.inputs._replace(
     learning_rate=np.array([*rates, *[rates[-1]] * left], 'f'),
     num_steps=np.float32(num_steps),
   )
   configs = [experiment.config for experiment in experiments]
   with on_mesh(first.mesh, first.config):
     keys = stream_keys(configs, TRAIN_STREAM)
-    keys, numbers = replicate((keys, numbers), first.mesh)
+    keys, inputs = replicate((keys, inputs), first.mesh)
   init = functools.partial(init_side_by_side, experiments, training.abstract)
-  return Lanes(training._replace(key=keys, numbers=numbers, init=init), experiments)
+  return Lanes(training._replace(key=keys, inputs=inputs, init=init), experiments)
 
 
 def _until(training: Training, last: int) -> Training:
@@ -343,7 +343,7 @@ class CellRun:
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
     label = f'{self.cell.name}: {num_steps} steps'
     folder = self._folder / f'rate={rate:g}' / f'seed={seeds[0]}'
-    with Checkpoints(folder, 1, run_metadata(to_content(self.config))) as checkpoints:
+    with Checkpoints(folder, 1, to_content(self.config)) as checkpoints:
       latest = checkpoints.latest or 0
       # A checkpoint of a larger budget may lie behind the end of this constant part.
       start = latest if latest <= constant else 0
@@ -378,9 +378,9 @@ class CellRun:
       interruption=self._interruption,
       looks_ahead=True,
     )
-    with Progress(label, step, last) as progress:
+    with progress_bar(label, last, 'step', initial=step) as bar:
       for chunk in loop:
-        progress.show(chunk.step)
+        bar.update(chunk.step - bar.n)
     return loop.step, loop.state
 
   def _losses(
@@ -406,7 +406,7 @@ class CellRun:
       content = to_content(with_fields(self.config, fields))
       folder = self._folder / 'models' / f'steps={num_steps}' / f'seed={seed}'
       folder.mkdir(parents=True, exist_ok=True)
-      save_result(folder, num_steps, state, run_metadata(content))
+      save_result(folder, num_steps, state, content)
 
   def _spend(self, start: float) -> None:
     """Adds the time since `start` to the minutes of the cell, and writes the notes."""

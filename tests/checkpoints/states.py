@@ -17,7 +17,11 @@ from tests.built import abstract_of
 from zoo.storage.checkpoints import Checkpoints
 from zoo.storage.steps import SUMS
 
-METADATA = {'config': {'seed': 0}, 'versions': {'jax': jax.__version__}}
+CONTENT = {  # of the config of a run
+  'model': {'name': 'yq_lsa'},
+  'task': {'name': 'linear_regression'},
+  'seed': 0,
+}
 
 
 def state_at(step: int) -> dict:
@@ -39,14 +43,14 @@ ABSTRACT = jax.tree.map(
 
 def save(workdir: pathlib.Path, *steps: int, keep: int = 5) -> None:
   workdir.mkdir(exist_ok=True)
-  with Checkpoints(workdir, keep, METADATA) as checkpoints:
+  with Checkpoints(workdir, keep, CONTENT) as checkpoints:
     for step in steps:
       checkpoints.save(step, state_at(step))
 
 
 def load_latest(workdir: pathlib.Path) -> int | None:
   """Opens as a run does; checks what is loaded, and tells its step."""
-  with Checkpoints(workdir, 5, METADATA) as checkpoints:
+  with Checkpoints(workdir, 5, CONTENT) as checkpoints:
     step = checkpoints.latest
     if step is not None:
       loaded = checkpoints.load(step, ABSTRACT)

@@ -17,7 +17,7 @@ from orbax.checkpoint import v1 as ocp
 
 from tests.checkpoints.states import (
   ABSTRACT,
-  METADATA,
+  CONTENT,
   files_of,
   flip,
   load_latest,
@@ -51,7 +51,7 @@ def test_the_newest_step_is_that_of_the_largest_number(tmp_path):
 def test_a_save_does_not_see_what_is_done_to_the_state_after_it(tmp_path):
   overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
   state = {'model': {'w': jnp.ones(100_000)}, 'optimizer': {'count': jnp.ones(1)}}
-  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+  with Checkpoints(tmp_path, 5, CONTENT) as checkpoints:
     checkpoints.save(1, state)
     state['model']['w'] = overwrite(state['model']['w'])
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -93,7 +93,7 @@ def test_damage_to_any_file_is_one_line_that_says_how_to_go_on(steps_123, damage
     content = (folder / name).read_bytes()
     damage(folder / name)
     with pytest.raises(RunError, match=f'{folder} is damaged') as info:
-      Checkpoints(steps_123, 5, METADATA)
+      Checkpoints(steps_123, 5, CONTENT)
     assert '\n' not in str(info.value)
     assert name == SUMS or name in str(info.value)
     assert f'step 2 is good: delete {folder} and give the same' in str(info.value)
@@ -155,16 +155,16 @@ def test_what_a_kill_leaves_is_cleared(steps_123, full):
 
 
 def test_a_step_of_another_run_is_refused(steps_123):
-  other = {**METADATA, 'config': {'seed': 1}}
+  other = {**CONTENT, 'seed': 1}
   with refuses('was saved by a run of another config', 'seed (0 there, 1 here)'):
     Checkpoints(steps_123, 5, other)
 
 
 def test_a_step_of_another_format_is_neither_resumed_nor_opened(steps_123, monkeypatch):
-  monkeypatch.setattr('zoo.storage.checkpoints.FORMAT', 2)
+  monkeypatch.setattr('zoo.storage.steps.FORMAT', 2)
   said = 'has the format 1; this version of ICL Zoo reads the format 2 alone'
   with refuses(said):
-    Checkpoints(steps_123, 5, METADATA)
+    Checkpoints(steps_123, 5, CONTENT)
   with refuses(said):
     load(steps_123)
 
@@ -173,7 +173,7 @@ def test_weights_of_another_precision_are_not_converted(steps_123):
   weights = ABSTRACT['model']['w']
   half = jax.ShapeDtypeStruct(weights.shape, jnp.float16, sharding=weights.sharding)
   said = 'holds w as float32', 'would train it as float16'
-  with Checkpoints(steps_123, 5, METADATA) as checkpoints, refuses(*said):
+  with Checkpoints(steps_123, 5, CONTENT) as checkpoints, refuses(*said):
     checkpoints.load(3, {**ABSTRACT, 'model': {'w': half}})
 
 
@@ -192,7 +192,7 @@ def test_weights_of_another_class_are_named(steps_123, shapes, said):
     for name, size in shapes.items()
   }
   said = f'3 does not fit the model as its class is now: {said}'
-  with Checkpoints(steps_123, 5, METADATA) as checkpoints, refuses(said):
+  with Checkpoints(steps_123, 5, CONTENT) as checkpoints, refuses(said):
     checkpoints.load(3, {**ABSTRACT, 'model': model})
 
 
@@ -214,7 +214,7 @@ def test_a_failed_step_is_saved_again(tmp_path):
   def fail():
     raise OSError('away')
 
-  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+  with Checkpoints(tmp_path, 5, CONTENT) as checkpoints:
     checkpoints.save(1, state_at(1), fail)
     with pytest.raises(RunError, match='there is none yet; the reason: OSError: away'):
       checkpoints.wait()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoints.states import (
-  METADATA,
+  CONTENT,
   disk,
   let_others_in,
   load_latest,
@@ -39,7 +39,7 @@ def fill(workdir: pathlib.Path) -> tuple[list[int], Exception | None]:
   }
   saved = []
   try:
-    with Checkpoints(workdir, 100, METADATA) as checkpoints:
+    with Checkpoints(workdir, 100, CONTENT) as checkpoints:
       for step in range(1, 4):
         checkpoints.save(step, state)
         checkpoints.wait()
@@ -120,7 +120,7 @@ def test_whatever_a_folder_refuses_is_one_line(steps_123, prepare, said):
 
   def fail():
     with (
-      Checkpoints(steps_123, 5, METADATA) as checkpoints,
+      Checkpoints(steps_123, 5, CONTENT) as checkpoints,
       contextlib.ExitStack() as stack,
     ):
       prepare(steps_123, stack)
@@ -147,7 +147,7 @@ def test_whatever_a_folder_refuses_is_one_line(steps_123, prepare, said):
 def test_the_clock_may_be_set_during_a_save(tmp_path, monkeypatch):
   """By a suspended laptop, or by NTP; Orbax measures its timeouts by that clock."""
   clock = time.time
-  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+  with Checkpoints(tmp_path, 5, CONTENT) as checkpoints:
     for step in (1, 2):
       checkpoints.save(step, state_at(step))
       monkeypatch.setattr(time, 'time', lambda step=step: clock() + 3600 * step)
@@ -160,7 +160,7 @@ def test_the_error_of_the_block_is_not_hidden_by_a_save_that_fails(tmp_path):
     raise OSError('the bucket is away')
 
   def fail():
-    with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    with Checkpoints(tmp_path, 5, CONTENT) as checkpoints:
       checkpoints.save(2, state_at(2), before_commit=fail_late)
       raise UserError('the news')
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import zoo
-from tests.checkpoints.states import METADATA, state_at
+from tests.checkpoints.states import CONTENT, state_at
 from tests.launch.processes import ROOT
 from zoo.storage.checkpoints import Checkpoints
 
@@ -48,7 +48,7 @@ def flat(before: tuple[int, int], times: int) -> bool:
 
 def test_saves(tmp_path):
   step = 0
-  with Checkpoints(tmp_path, 2, METADATA) as checkpoints:
+  with Checkpoints(tmp_path, 2, CONTENT) as checkpoints:
 
     def save_one():
       nonlocal step

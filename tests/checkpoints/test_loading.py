@@ -25,7 +25,7 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo.config.read import to_content
 from zoo.storage import loading
-from zoo.storage.checkpoints import Checkpoints, run_metadata
+from zoo.storage.checkpoints import Checkpoints
 from zoo.storage.steps import damage_of
 
 CONFIG = small_config('multi_head_lsa', model__num_heads=4, mesh__data=4, mesh__model=2)
@@ -54,7 +54,7 @@ def workdir(tmp_path_factory):
 
   state = nnx.map_state(put, state)
   optimizer = {'count': jax.device_put(np.int32(0))}
-  with Checkpoints(folder, 3, run_metadata(to_content(CONFIG))) as checkpoints:
+  with Checkpoints(folder, 3, to_content(CONFIG)) as checkpoints:
     for step in (4, 8, 12):
       checkpoints.save(step, {'model': state, 'optimizer': optimizer})
   return folder
@@ -197,7 +197,7 @@ def run_beside(tmp_path):
   """A run of one step that saves another, and deletes that one, amid each load."""
   config = small_config('lsa')
   zeros = zeros_of(config)
-  with Checkpoints(tmp_path, 1, run_metadata(to_content(config))) as checkpoints:
+  with Checkpoints(tmp_path, 1, to_content(config)) as checkpoints:
 
     def save(step):
       checkpoints.save(step, {'model': zeros})

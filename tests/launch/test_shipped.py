@@ -13,7 +13,7 @@ from launch import config_flag
 from tests.compare import refuses
 from tests.launch.processes import ROOT, run
 from zoo.host import files
-from zoo.host.gpu import leave_out_pass
+from zoo.host.devices import leave_out_pass
 
 
 @pytest.fixture(autouse=True)

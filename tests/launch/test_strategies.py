@@ -16,8 +16,8 @@ from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.read import to_content, to_json
 from zoo.reports.plots import from_csv
-from zoo.storage.checkpoints import Checkpoints, run_metadata
-from zoo.storage.together import POINTS_FIELD, folder_of_program
+from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.together import folder_of_program
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -98,7 +98,7 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
   run, out = tmp_path / 'run', tmp_path / 'out'
   run.mkdir()
   config = small_config(task__noise_std=0.5)
-  with Checkpoints(run, 2, run_metadata(to_content(config)), (5,)) as checkpoints:
+  with Checkpoints(run, 2, to_content(config), (5,)) as checkpoints:
     for step in (5, 8, 10, 20):
       weights = jax.tree.map(lambda leaf, step=step: leaf + step / 20, zeros_of(config))
       checkpoints.save(step, {'model': weights})
@@ -116,9 +116,8 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
 @pytest.mark.slow
 def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path):
   names, config = ['seed=0', 'seed=1'], small_config(task__noise_std=0.5)
-  note = {**run_metadata(to_content(config)), POINTS_FIELD: names}
   program = folder_of_program(tmp_path, names)
-  with Checkpoints(program, 1, note, (2, 5)) as checkpoints:
+  with Checkpoints(program, 1, to_content(config), (2, 5), names) as checkpoints:
     for step in (2, 5, 12):
       weights = jax.tree.map(
         lambda leaf, step=step: np.stack([leaf - 1, leaf + step / 20]), zeros_of(config)

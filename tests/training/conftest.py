@@ -23,7 +23,7 @@ def no_step(monkeypatch):
     raise AssertionError('it is trained again')
 
   def patch():
-    monkeypatch.setattr(loop, 'advance', refuse)
+    monkeypatch.setattr(loop, 'next_stop', refuse)
 
   return patch
 

@@ -142,20 +142,20 @@ def share_programs(monkeypatch: Any) -> None:
     config = {**to_content(experiment.config), 'seed': None}
     for section, fields in _NOT_COMPILED.items():
       config[section] = {k: v for k, v in config[section].items() if k not in fields}
-    evaluation, numbers = training.evaluation, training.numbers
-    if numbers.learning_rate is not None:  # It is an input, as the task is.
+    evaluation, inputs = training.evaluation, training.inputs
+    if inputs.learning_rate is not None:  # It is an input, as the task is.
       del config['optimizer']['learning_rate']
-    inputs, structure = jax.tree.flatten(evaluation.inputs)
-    kinds = [jnp.asarray(leaf).tolist() for leaf in inputs if not is_key(leaf)]
-    shapes = jax.tree.map(jnp.shape, numbers)
+    measured_on, structure = jax.tree.flatten(evaluation.inputs)
+    kinds = [jnp.asarray(leaf).tolist() for leaf in measured_on if not is_key(leaf)]
+    shapes = jax.tree.map(jnp.shape, inputs)
     text = f'{jax.dtypes.canonicalize_dtype(float)} {json.dumps(config)} {structure}'
     text += f' {kinds} {shapes} {training.key.shape}'
     if text not in _PROGRAMS:
       _PROGRAMS[text] = compile_training(training)
     compiled = _PROGRAMS[text]
-    key, numbers = replicate((training.key, numbers), experiment.mesh)
+    key, inputs = replicate((training.key, inputs), experiment.mesh)
     own = {'experiment': experiment, 'init': training.init}
-    return compiled._replace(**own, key=key, numbers=numbers)
+    return compiled._replace(**own, key=key, inputs=inputs)
 
   monkeypatch.setattr(run, 'check_agreement', checked)
   for module in (run, sweep_run):

@@ -31,7 +31,7 @@ from zoo.host.files import (
 )
 from zoo.host.parts import Part
 from zoo.storage import saving
-from zoo.storage.checkpoints import Checkpoints, run_metadata
+from zoo.storage.checkpoints import Checkpoints
 from zoo.storage.steps import SUMS, steps_in
 from zoo.storage.workdir import make_workdir
 from zoo.training import sweeps, train
@@ -173,9 +173,9 @@ def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, full):
   for name in listed if full else ['model/_METADATA', SUMS]:
     flip(newest / name)
     with pytest.raises(RunError, match=r'8 is damaged: .*; step 4 is good: delete'):
-      Checkpoints(folder, 3, run_metadata(to_content(small_config())))
+      Checkpoints(folder, 3, to_content(small_config()))
     write_atomically(newest / name, objects[name])
-  assert Checkpoints(folder, 3, run_metadata(to_content(small_config()))).latest == 8
+  assert Checkpoints(folder, 3, to_content(small_config())).latest == 8
   flip(newest / 'optimizer/_METADATA')
   delete_folder(newest)
   stop_at(None)

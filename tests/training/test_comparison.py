@@ -24,7 +24,7 @@ from zoo.config.read import read, to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
-from zoo.objectives import build_objective, numbers_of
+from zoo.objectives import build_objective, inputs_of
 from zoo.objectives.losses import predicted
 from zoo.reports.style import drawing_of
 from zoo.sharding import make_mesh, replicated
@@ -86,7 +86,9 @@ def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   graph, state = nnx.split(model)
 
   def loss(state):
-    return objective.loss(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
+    return objective.loss_of_step(
+      nnx.merge(graph, state), jax.random.key(3), inputs_of(task)
+    )
 
   with jax.set_mesh(make_mesh(read(config))):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)

@@ -11,9 +11,9 @@ from tests.training.runs import small_config
 from zoo.measure.intervals import estimate
 from zoo.sharding import on_mesh
 from zoo.training.compilation import make_training
-from zoo.training.evaluation import Sampled, evaluate, finish_evaluation
+from zoo.training.evaluation import HeldOut, evaluate, finish_evaluation
 from zoo.training.experiment import build
-from zoo.training.sweeps.stacking import finish_many, make_many
+from zoo.training.sweeps.stacking import make_many
 
 
 def made(config):
@@ -36,13 +36,13 @@ def test_the_error_of_a_held_out_loss_is_that_of_all_prompts():
   losses = np.random.default_rng(0).gamma(1.0, size=(4, 16))
   measured = losses.mean(axis=1), losses.var(axis=1)
   alone = finish_evaluation(
-    made(config).evaluation, (Sampled({'model': measured}, {}), None)
+    made(config).evaluation, (HeldOut({'model': measured}, {}), None)
   )
   both = make_many([build(config), build(small_config(seed=1))]).evaluation
   twice = jax.tree.map(lambda array: np.stack([array, array]), measured)
-  of_two = finish_many(both, (Sampled({'model': twice}, {}), None))
+  of_two = finish_evaluation(both, (HeldOut({'model': twice}, {}), None))
   wanted = dataclasses.astuple(estimate(losses))
-  for risks in alone, *of_two:
+  for risks in *alone, *of_two:
     assert risks.sampled is not None
     assert dataclasses.astuple(risks.sampled) == pytest.approx(wanted)
 

@@ -58,7 +58,7 @@ def test_a_point_that_has_a_summary_has_its_weights(monkeypatch, tmp_path):
     if folder == members[1].workdir:
       raise InterruptedError
 
-  summaries = [{'model': 'transformer', 'step': 12} for _ in members]
+  summaries = [{'model': 'transformer', 'step': 12, 'history': []} for _ in members]
   for name, result in (
     ('compile_training', None),
     ('train_many', (None, summaries)),
@@ -87,7 +87,7 @@ def test_times_of_a_program_end_before_the_comparison(monkeypatch, unchecked, tm
     now[0] = 9.0
     return [None, None]
 
-  def summarise(experiment, risks, speed, flops, seconds):
+  def summarise(experiment, risks, speed, flops, seconds, history):
     return {'speed': speed, 'seconds': seconds}
 
   monkeypatch.setattr(many, 'compare_models', compare)
@@ -100,7 +100,9 @@ def test_times_of_a_program_end_before_the_comparison(monkeypatch, unchecked, tm
   risks: Any = [None, None]
   records: Any = [Clocked(), Clocked()]
   finite = np.array([True, True])
-  summaries: Any = many.summarised_many(training, members, loop, finite, risks, records)
+  summaries: Any = many.summarised_many(
+    training, members, loop, finite, risks, records, []
+  )
   for summary in summaries:
     assert (summary['speed'], summary['seconds']) == (2.0, 2.0)
 

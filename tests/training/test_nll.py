@@ -32,7 +32,7 @@ from zoo.core.draws import (
 )
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models.heads import NUM_BARS
-from zoo.objectives import build_objective, numbers_of
+from zoo.objectives import build_objective, inputs_of
 from zoo.training.evaluation import held_out_losses
 from zoo.training.sweeps import grid, sweep
 
@@ -218,11 +218,11 @@ def test_labels_of_classes_have_the_log_loss_of_observed_labels():
 
   def loss(config):
     objective = build_objective(read(config), task, model)
-    return jax.jit(lambda state: objective.loss(nnx.merge(graph, state), key, numbers))(
-      state
-    )
+    return jax.jit(
+      lambda state: objective.loss_of_step(nnx.merge(graph, state), key, numbers)
+    )(state)
 
-  (graph, state), numbers = nnx.split(model), numbers_of(task)
+  (graph, state), numbers = nnx.split(model), inputs_of(task)
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   with jax.set_mesh(mesh):
     assert loss(config) == loss(observed)
@@ -234,7 +234,7 @@ def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
   config = _config(head='bars', train__batch_size=64)
   task = task_of(config)
   model, key = model_of(config, nnx.Rngs(0)), jax.random.key(1)
-  (graph, state), numbers = nnx.split(model), numbers_of(task)
+  (graph, state), numbers = nnx.split(model), inputs_of(task)
   losses = []
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   for dtype in 'float32', 'bfloat16':
@@ -242,7 +242,9 @@ def test_edges_stay_apart_where_a_model_computes_in_bfloat16():
     objective = build_objective(read(config), task, model)
     with jax.set_mesh(mesh):
       losses.append(
-        jax.jit(lambda s, f=objective.loss: f(nnx.merge(graph, s), key, numbers))(state)
+        jax.jit(
+          lambda s, f=objective.loss_of_step: f(nnx.merge(graph, s), key, numbers)
+        )(state)
       )
   assert losses[1] == pytest.approx(float(losses[0]), abs=0.02)
 

@@ -17,7 +17,7 @@ from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
 from zoo.config.read import read
 from zoo.measure.predictive import with_drawn_labels
-from zoo.objectives import Sampled, build_objective, numbers_of
+from zoo.objectives import Sampled, build_objective, inputs_of
 from zoo.objectives.base import sample
 from zoo.objectives.losses import trained_losses
 from zoo.sharding import make_mesh
@@ -66,7 +66,7 @@ def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
 def test_errors_are_the_same_either_way(name):
   config = small_config(name, model__init_scale=0.7, task__noise_std=0.4)
   task = zoo.create_task('linear_regression', **_without_name(config.task))
-  moments = numbers_of(task).moments
+  moments = inputs_of(task).moments
 
   @jax.jit
   def losses(key):
@@ -99,11 +99,11 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
   task = isotropic(3, 4)
   config = small_config('transformer', objective__positions=positions)
   model = built(make)
-  loss = build_objective(read(config), task, model).loss
+  loss = build_objective(read(config), task, model).loss_of_step
   graph, state = nnx.split(model)
 
   def trained(state):
-    return loss(nnx.merge(graph, state), jax.random.key(1), numbers_of(task))
+    return loss(nnx.merge(graph, state), jax.random.key(1), inputs_of(task))
 
   def predicted(state):
     model, prompt = nnx.merge(graph, state), task.sample(jax.random.key(1), 16)
@@ -186,7 +186,7 @@ def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
     objective = build_objective(read(config), task, model)
 
     def loss(state, key):
-      return objective.loss(nnx.merge(graph, state), key, numbers_of(task))
+      return objective.loss_of_step(nnx.merge(graph, state), key, inputs_of(task))
 
     found = jax.vmap(jax.grad(loss), (None, 0))(state, keys)
     return jax.tree.leaves(found)

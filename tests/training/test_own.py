@@ -41,7 +41,8 @@ def own(register):
   """The metric, the objective and the hook of examples/distillation.py.
 
   The model is linear, so that its programs are quickly traced. `register` is here
-  before the example is imported, which registers what it has, and takes all away again.
+  before the example is imported, which registers what it has, and takes it all away
+  again.
   """
   from examples import distillation
 

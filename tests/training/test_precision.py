@@ -11,7 +11,7 @@ from tests.built import abstract_of, model_of, task_of
 from tests.marks import SLOW
 from tests.training.runs import small_config
 from zoo.config.read import read
-from zoo.objectives import build_objective, numbers_of
+from zoo.objectives import build_objective, inputs_of
 from zoo.objectives.lanes import num_lanes
 from zoo.sharding import make_mesh
 
@@ -30,12 +30,12 @@ def _gradients(changes, num_lanes, make_config):
   config = make_config(**dict(changes))
   task = task_of(config)
   objective = build_objective(read(config), task, abstract_of(config))
-  loss_of = functools.partial(objective.loss, num_lanes=num_lanes)
+  loss_of = functools.partial(objective.loss_of_step, num_lanes=num_lanes)
 
   @jax.jit
   def gradient(key):  # weights and all in one program
     model = model_of(config, nnx.Rngs(0))
-    loss, gradients = nnx.value_and_grad(loss_of)(model, key, numbers_of(task))
+    loss, gradients = nnx.value_and_grad(loss_of)(model, key, inputs_of(task))
     return loss, nnx.to_pure_dict(gradients)
 
   with jax.set_mesh(make_mesh(read(config))):

@@ -13,6 +13,7 @@ from zoo.host.interruption import Interruption
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training import loop, run, sweeps
 from zoo.training.compilation import make_training
+from zoo.training.evaluation import HeldOut
 from zoo.training.experiment import build
 from zoo.training.loop import Loop, _Call
 from zoo.training.records import Records, TensorBoard
@@ -56,7 +57,8 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   def fetch(started, step, *seconds):
     results: list[Any] = [_Result(clock, second) for second in seconds]
     metrics, measured = results
-    steps._fetch(_Call(started, step, {'loss': metrics}, (measured, None)))
+    held_out = HeldOut({}, {'norm': measured})
+    steps._fetch(_Call(started, step, {'loss': metrics}, (held_out, None)))
 
   assert steps.speed() == (None, None)
   # 25 s of steps and 10 s of evaluation, which are called at once.

@@ -32,7 +32,7 @@ from zoo.storage.checkpoints import kept_steps
 from zoo.storage.loading import load
 from zoo.storage.steps import damage_of
 from zoo.storage.workdir import make_workdir
-from zoo.training import loop, records, run, saves, train
+from zoo.training import loop, records, run, train
 
 
 @pytest.fixture(scope='module')
@@ -320,7 +320,7 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(
     time_ns=time.time_ns,
     process_time=time.process_time,
   )
-  for module in (loop, records, saves):
+  for module in (loop, records):
     monkeypatch.setattr(module, 'time', quick)
   config = small_config(
     checkpoint__every=12,

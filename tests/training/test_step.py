@@ -23,7 +23,7 @@ from zoo.core.draws import (
   TRAIN_STREAM,
   stream_of,
 )
-from zoo.objectives import numbers_of
+from zoo.objectives import inputs_of
 from zoo.sharding import replicate, shardings_of
 from zoo.training.compilation import make_training
 from zoo.training.experiment import build
@@ -46,7 +46,7 @@ class Run:
 
   def use(self, training):
     self.training, self.mesh = training, training.experiment.mesh
-    self.inputs = replicate((training.key, training.numbers), self.mesh)
+    self.inputs = replicate((training.key, training.inputs), self.mesh)
     self.restart()
 
   def restart(self):
@@ -156,7 +156,7 @@ def test_a_model_that_is_lost_at_one_step_stays_lost_beside_others():
     return jax.tree.map(lambda leaf: leaf + 1, state), metrics
 
   def run(state, start, stop):
-    numbers = numbers_of(zoo.tasks.LinearRegression(2, 3))
+    numbers = inputs_of(zoo.tasks.LinearRegression(2, 3))
     return run_steps(take_step, True, state, jax.random.key(0), start, stop, numbers)
 
   compiled = jax.jit(run)

@@ -51,15 +51,16 @@ def _without_defaults_of(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]
 
   These are the arguments whose default JSON cannot hold.
   """
-  known = registry.parameters(cls)
-
-  def has_value(name: str) -> bool:
-    if fields[name] is not None or name not in known:
-      return True
-    default = known[name].default
-    return default is known[name].empty or fits_json(default)
-
-  return {name: fields[name] for name in fields if has_value(name)}
+  not_held = {
+    name
+    for name, parameter in registry.parameters(cls).items()
+    if parameter.default is not parameter.empty and not fits_json(parameter.default)
+  }
+  return {
+    name: value
+    for name, value in fields.items()
+    if value is not None or name not in not_held
+  }
 
 
 def with_full_path(config: Run, task: Task) -> Run:

@@ -123,7 +123,9 @@ def _argument(parameter: Parameter) -> Any:
   default, fits = parameter.default, True
   if default is parameter.empty:
     default = None
-  elif not _fits_config(default):
+  keys = default if isinstance(default, Mapping) else ()
+  # A config holds no key with a dot.
+  if not fits_json(default) or any('.' in str(key) for key in keys):
     default, fits = None, False
   annotation = parameter.annotation
   name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
@@ -134,9 +136,3 @@ def _argument(parameter: Parameter) -> Any:
   name = name.removeprefix('trees.').removesuffix(' | None')
   kind = _TYPES.get(name, object)
   return FieldReference(default, field_type=kind)
-
-
-def _fits_config(value: Any) -> bool:
-  """Returns whether a config can hold a value, which has no key with a dot then."""
-  keys = value if isinstance(value, Mapping) else ()
-  return fits_json(value) and not any('.' in str(key) for key in keys)

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.extend.core
 from jax.core import Tracer
+
+# A jitted function, before or after it is compiled for arguments of some types.
+Program: TypeAlias = jax.stages.Wrapped | jax.stages.Compiled
 
 # The programs that were used last are kept, up to a number. On a CPU each takes some
 # megabytes and a hundred maps of memory, of which Linux gives a process 65,530.

@@ -1,5 +1,6 @@
-"""JAX's devices: their start and their memory."""
+"""JAX's devices: what XLA must be told before they start, and their memory."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -10,6 +11,10 @@ import jax
 # With as many threads for each device, a CPU device that waits leaves others to work.
 _THREADS_PER_DEVICE = 16
 _NUM_THREADS = 'NPROC'  # XLA reads this variable when its CPU devices start.
+# With this pass XLA aborts, or never ends, while it compiles a transformer for a GPU
+# (openxla/xla, issue 47381). XLA also aborts if it does not know a flag, so the flag
+# must be tried before the bounds of jax in pyproject.toml change.
+_PASS = '--xla_gpu_enable_triton_gemm'
 
 
 def start_devices() -> None:
@@ -44,6 +49,19 @@ def num_cpu_devices() -> int:
   flags = os.environ.get('XLA_FLAGS', '')
   flag = re.search(r'--xla_force_host_platform_device_count=(\d+)', flags)
   return int(flag[1]) if flag else 1
+
+
+def leave_out_pass() -> None:
+  """Sets the flag of XLA that leaves out a pass, unless the user has set the flag.
+
+  XLA reads its flags when JAX starts, so `import zoo` calls this function. Without a
+  plugin of JAX for other devices than CPUs and TPUs, nothing is set.
+  """
+  if importlib.util.find_spec('jax_plugins') is None:
+    return
+  flags = os.environ.get('XLA_FLAGS', '').split()
+  if not any(flag.partition('=')[0] == _PASS for flag in flags):
+    os.environ['XLA_FLAGS'] = ' '.join([*flags, f'{_PASS}=false'])
 
 
 def memory_of(device: Any) -> int | None:

@@ -63,7 +63,12 @@ class Interruption:
       _open.append(self)  # From here on it gets the requests that the handlers take.
       try:
         if self.requested is None and not _handlers_before:
-          _set_handlers()
+          for number in _SIGNALS:
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:
+              # A signal may come right after the handler is set.
+              _handlers_before[number] = before
+              signal.signal(number, _request)
       except BaseException:
         self.__exit__()
         raise
@@ -77,8 +82,8 @@ class Interruption:
     return bool(multihost_utils.process_allgather(np.array(requested)).any())
 
   def raise_if_ctrl_c(self) -> None:
-    """Raises KeyboardInterrupt if the request was Ctrl-C."""
-    if self.requested == signal.SIGINT:
+    """Raises KeyboardInterrupt if the request was Ctrl-C, and there is one process."""
+    if self.requested == signal.SIGINT and jax.process_count() == 1:
       raise KeyboardInterrupt
 
   def __exit__(self, *exception: object) -> None:
@@ -88,15 +93,6 @@ class Interruption:
       is_main = threading.current_thread() is threading.main_thread()
       if not _open and is_main:
         _restore_handlers()
-
-
-def _set_handlers() -> None:
-  """Lets signals become requests, except those that are ignored."""
-  for number in _SIGNALS:
-    before = signal.getsignal(number)
-    if before is not signal.SIG_IGN:
-      _handlers_before[number] = before  # A signal may come right after the next line.
-      signal.signal(number, _request)
 
 
 def _restore_handlers() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -33,3 +35,13 @@ def progress_bar(
     dynamic_ncols=True,
     disable=jax.process_index() != 0,
   )
+
+
+@contextlib.contextmanager
+def hidden(bar: Any) -> Iterator[None]:
+  """Takes a bar off a terminal inside the block, where another may print."""
+  if sys.stderr.isatty():
+    bar.clear()
+  yield
+  if sys.stderr.isatty():
+    bar.refresh()

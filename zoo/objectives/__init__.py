@@ -15,7 +15,7 @@ from zoo.core.protocols import Model, Task
 from zoo.core.registry import check_registered
 from zoo.objectives.base import Objective as Objective
 from zoo.objectives.base import StepInputs as StepInputs
-from zoo.objectives.base import numbers_of as numbers_of
+from zoo.objectives.base import inputs_of as inputs_of
 from zoo.objectives.exact import Exact as Exact
 from zoo.objectives.functions import OBJECTIVES
 from zoo.objectives.functions import OfFunction as OfFunction

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.run import Run
 from zoo.core import draws
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import BaseTask, FollowsRule, Model, Task, predicts_all
+from zoo.core.protocols import (
+  BaseTask,
+  FollowsRule,
+  Model,
+  Predictor,
+  Task,
+  predicts_all,
+)
 from zoo.core.statistics import Statistics
 from zoo.models import LinearAttention, TokenModel
 from zoo.models.heads import Edges
 from zoo.objectives.curricula import Stage
+from zoo.objectives.lanes import mean_loss
 from zoo.sharding import split_prompts, split_statistics
 
 
 class StepInputs(NamedTuple):
   """The inputs of a compiled step besides the state and the key.
 
-  They are arguments of the program, so that other numbers need no new compilation.
+  They are arguments of the program, so that other numbers need no new compilation. They
+  may be arrays of NumPy before `replicate` puts them on the devices.
 
   Attributes:
     task: The task, whose numbers are leaves.
@@ -40,13 +49,13 @@ class StepInputs(NamedTuple):
 
   task: Task
   moments: theory.Moments | None
-  learning_rate: Any = None
+  learning_rate: float | Array | None = None
   stage: Stage | None = None
-  num_steps: Any = None
+  num_steps: float | Array | None = None
 
 
-def numbers_of(task: Task) -> StepInputs:
-  """Returns the numbers of a step of one model; the config has its learning rate."""
+def inputs_of(task: Task) -> StepInputs:
+  """Returns the inputs of a step of one model; the config has its learning rate."""
   return StepInputs(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
@@ -57,17 +66,20 @@ class Objective(abc.ABC):
   task and the model.
 
   Attributes:
-    config: The config of the run.
+    section: The section `objective` of the config.
+    train: The section `train` of the config.
+    has_curriculum: Whether each step has a stage of a curriculum.
     task: The task with concrete numbers. The prompts of a step are drawn from
-      `numbers.task` instead, whose numbers are traced.
+      `inputs.task` instead, whose numbers are traced.
     model: The model, which may be abstract.
     measures: What the loss is, for plots: 'loss' is the loss of the task, 'likelihood'
       is the negative log likelihood, and 'other' is anything else.
     draws_prompts: Whether each step draws prompts.
     has_positions: Whether `objective.positions`, `objective.min_examples` and a
       curriculum choose which predictions of a prompt count.
-    compiles_task: Whether the numbers of `task` are constants of the compiled step.
-    draws_in_lanes: Whether random numbers depend on the number of lanes of a batch.
+    gets_task_and_key: Whether the loss gets `task` and a key for each part of a batch.
+      The numbers of the task are then constants of the compiled step, and what the loss
+      draws depends on the number of parts.
     draws_labels: Whether labels are drawn from the targets, whatever `objective.labels`
       says.
     needs_prompts: Whether the loss needs whole prompts, and not only their second
@@ -77,30 +89,31 @@ class Objective(abc.ABC):
   measures: ClassVar[str] = 'other'
   draws_prompts: ClassVar[bool] = True
   has_positions: ClassVar[bool] = False
-  compiles_task: ClassVar[bool] = False
-  draws_in_lanes: ClassVar[bool] = False
+  gets_task_and_key: ClassVar[bool] = False
   draws_labels: ClassVar[bool] = False
   needs_prompts: ClassVar[bool] = False
 
   def __init__(self, config: Run, task: Task, model: Model):
-    self.config, self.task, self.model = config, task, model
-    asked = config.objective
-    if asked.positions == 'every' or asked.min_examples is not None:
-      _check_positions(self)
+    # The config is not kept: points of a sweep that differ only in the seed and the
+    # learning rate share an objective.
+    self.section, self.train = config.objective, config.train
+    self.has_curriculum = config.curriculum.grows
+    self.task, self.model = task, model
+    if self.section.positions == 'every' or self.section.min_examples is not None:
+      _check_positions(self, config)
     if self.observes_labels:
-      _check_labels(self)
-    if config.curriculum.grows and not self.has_positions:
+      _check_labels(self, config.task.name)
+    if self.has_curriculum and not self.has_positions:
       raise UserError(
-        f'config.objective.name is {asked.name!r}; a curriculum needs '
+        f'config.objective.name is {self.section.name!r}; a curriculum needs '
         "'sampled' or 'nll'"
       )
 
-  @abc.abstractmethod
-  def loss(
+  def loss_of_step(
     self,
-    model: Any,
+    model: Predictor,
     key: Key[Array, ''],
-    numbers: StepInputs,
+    inputs: StepInputs,
     *,
     statistics: bool = False,
     num_lanes: int = 1,
@@ -109,16 +122,56 @@ class Objective(abc.ABC):
 
     Args:
       model: The model.
-      key: The key of the step, from which prompts are drawn.
-      numbers: The task and other inputs of the program.
+      key: The key of the step, from which the batch is drawn.
+      inputs: The task and other inputs of the program.
       statistics: Whether sufficient statistics of prompts are drawn in their place.
       num_lanes: The number of parts of a batch that are computed at the same time.
+    """
+    batch = self.draw(key, inputs, statistics)
+    parts = self.train.num_parts
+    # Prompts fold the key with their index, which is below 2³² − 3. Each part of the
+    # batch has a key of its own.
+    keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), parts * num_lanes)
+
+    def of_part(
+      model: Predictor, part: tuple[PyTree, Key[Array, ' 1']]
+    ) -> Float[Array, '']:
+      batch, (key,) = part
+      return self.loss(model, batch, key, inputs)
+
+    if len(keys) == 1:
+      return of_part(model, (batch, keys))
+    return mean_loss(of_part, model, (batch, keys), parts, num_lanes)
+
+  def draw(self, key: Key[Array, ''], inputs: StepInputs, statistics: bool) -> PyTree:
+    """Returns what the loss of a step is measured on; None if it is not on prompts.
+
+    The first axis of each array is that of the prompts.
+
+    Args:
+      key: The key of the step.
+      inputs: The task and other inputs of the program.
+      statistics: Whether sufficient statistics of prompts are drawn in their place.
+    """
+    return None
+
+  @abc.abstractmethod
+  def loss(
+    self, model: Predictor, batch: PyTree, key: Key[Array, ''], inputs: StepInputs
+  ) -> Float[Array, '']:
+    """Returns the loss of a batch or of a part of it.
+
+    Args:
+      model: The model.
+      batch: What `draw` returns, or a part of it.
+      key: A key that is new at each step and for each part.
+      inputs: The task and other inputs of the program.
     """
 
   @property
   def observes_labels(self) -> bool:
     """Whether the loss is that of labels which are drawn from the targets."""
-    return self.draws_labels or self.config.objective.labels == 'observed'
+    return self.draws_labels or self.section.labels == 'observed'
 
   def uses_statistics(self, num_models: int = 1) -> bool:
     """Returns whether models are trained and measured on sufficient statistics.
@@ -132,7 +185,7 @@ class Objective(abc.ABC):
       num_models: The number of models that are trained side by side.
     """
     task, model = self.task, self.model
-    train, asked = self.config.train, self.config.objective
+    train, asked = self.train, self.section
     asks_for_prompts = (
       self.needs_prompts
       or train.num_parts > 1
@@ -140,7 +193,7 @@ class Objective(abc.ABC):
       or asked.positions != 'query'
       or asked.min_examples is not None
       or asked.labels != 'clean'
-      or self.config.curriculum.grows  # It leaves parts of prompts out.
+      or self.has_curriculum  # It leaves parts of prompts out.
     )
     if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
       return False
@@ -158,9 +211,9 @@ class Objective(abc.ABC):
     return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
 
 
-def _check_labels(objective: Objective) -> None:
+def _check_labels(objective: Objective, task_name: str) -> None:
   """Raises UserError unless observed labels can be drawn from the targets."""
-  config, task, name = objective.config, objective.task, objective.config.objective.name
+  task, name = objective.task, objective.section.name
   said = "config.objective.labels is 'observed'; it must be 'clean'"
   if objective.draws_labels:
     said = f"config.objective.name is {name!r}; it must be 'sampled'"
@@ -172,15 +225,15 @@ def _check_labels(objective: Objective) -> None:
   has_noise = prompt.context_targets is not None
   if has_noise and type(task).sample_labels is BaseTask.sample_labels:
     raise UserError(
-      f'{said} for {config.task.name!r}, whose labels differ from their targets, and '
+      f'{said} for {task_name!r}, whose labels differ from their targets, and '
       'which has no method sample_labels'
     )
 
 
-def _check_positions(objective: Objective) -> None:
+def _check_positions(objective: Objective, config: Run) -> None:
   """Raises UserError unless the model predicts all examples that are trained on."""
-  config, task, model = objective.config, objective.task, objective.model
-  asked, name = config.objective, config.objective.name
+  task, model = objective.task, objective.model
+  asked, name = objective.section, objective.section.name
   said = "config.objective.positions is 'every'; it must be 'query'"
   if (least := asked.min_examples) is not None:
     said = f'config.objective.min_examples is {least}; it must be None'
@@ -202,16 +255,22 @@ def _check_positions(objective: Objective) -> None:
 
 
 def sample(
-  task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
+  task: Task, key: Key[Array, ''], batch_size: int, statistics: bool
 ) -> Prompt | Statistics:
   """Returns a batch of prompts or of their statistics; each device draws its part."""
   if statistics:
+    assert theory.covers(task)  # As `Objective.uses_statistics` asks.
     return split_statistics(task.sample_statistics(key, batch_size))
+  return sample_prompts(task, key, batch_size)
+
+
+def sample_prompts(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
+  """Returns a batch of prompts; each device draws its part."""
   prompt = split_prompts(task.sample(key, batch_size))
   return draws.materialize_once(key, lambda prompt: prompt, prompt)
 
 
-def in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
+def in_type(model: Predictor, prompt: Prompt, dtype: str) -> tuple[Predictor, Prompt]:
   """Returns a model, and its inputs from prompts, in another type.
 
   Targets keep their type. So do the edges of bars, some of which would become equal.

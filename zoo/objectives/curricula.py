@@ -42,9 +42,9 @@ class Stage(NamedTuple):
     Stage(features=5, examples=None, loops=None)
   """
 
-  features: Any = None
-  examples: Any = None
-  loops: Any = None
+  features: int | Array | None = None
+  examples: int | Array | None = None
+  loops: int | Array | None = None
 
 
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # A stage has at least these.
@@ -53,16 +53,14 @@ _MOST_CHECKED_STAGES = 1000
 
 def stage_at(section: CurriculumFields, step: Int[Array, '']) -> Stage:
   """Returns the stage at a step, according to the section `curriculum`."""
-  stage_of = CURRICULA[
-    check_registered('config.curriculum.name', section.name, CURRICULA)
-  ]
+  stage_of = CURRICULA[section.name]
   return stage_of(step, section) if section.name == GROWING else stage_of(step)
 
 
 def _growing(step: Int[Array, ''], section: CurriculumFields) -> Stage:
   """Returns the stage of the curriculum that grows by constant amounts."""
 
-  def grown(first: int | None, more: int) -> Any:
+  def grown(first: int | None, more: int) -> Array | None:
     if first is None:
       return None
     # The bounds keep the product below the largest int32. Every stage beyond the end
@@ -129,6 +127,7 @@ def check_curriculum(config: Run, task: Task, model: Model) -> None:
       later stage that is larger than the task leaves nothing out.
   """
   section = config.curriculum
+  check_registered('config.curriculum.name', section.name, CURRICULA)
   limits = _limits(task, model)
   for field, most in limits.items():
     first = getattr(section, field)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.run import Run
 from zoo.core.errors import UserError
-from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task
+from zoo.core.protocols import FollowsRule, HasExactForm, Model, Predictor, Task
 from zoo.objectives.base import Objective, StepInputs
 from zoo.tasks.linear_regression import require_covered
 
@@ -47,17 +45,11 @@ class Exact(Objective):
         )
 
   def loss(
-    self,
-    model: Any,
-    key: Key[Array, ''],
-    numbers: StepInputs,
-    *,
-    statistics: bool = False,
-    num_lanes: int = 1,
+    self, model: Predictor, batch: PyTree, key: Key[Array, ''], inputs: StepInputs
   ) -> Float[Array, '']:
     if isinstance(model, HasExactForm):
       form = theory.exact_form(model)
       return theory.form_risk(form, theory.form_constants(form, self.task))
-    assert numbers.moments is not None
+    assert inputs.moments is not None
     assert isinstance(model, FollowsRule)
-    return theory.population_risk(model.learning_rule(), numbers.moments)
+    return theory.population_risk(model.learning_rule(), inputs.moments)

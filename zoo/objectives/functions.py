@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,10 @@ from zoo.contracts.checks import check_sampled, with_changes
 from zoo.core.errors import UserError, noted, shown
 from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Model, Task
+from zoo.core.protocols import Model, Predictor, Task
 from zoo.core.registry import entering
 from zoo.measure.predictive import with_drawn_labels
-from zoo.objectives.base import Objective, StepInputs, in_type, sample
-from zoo.objectives.lanes import mean_loss
+from zoo.objectives.base import Objective, StepInputs, in_type, sample_prompts
 from zoo.sharding import split_first_axis
 from zoo.theory.trust import QUICK_TO_COMPILE
 
@@ -29,9 +28,10 @@ _Function = TypeVar('_Function', bound=Callable)
 
 _NUM_CHECKED = 16  # A function is checked on this number of prompts.
 
-# Each objective is a class of `zoo.objectives`, or a function that maps a model,
-# prompts, their task and a key to a loss for each prompt.
-OBJECTIVES: dict[str, Callable[..., Any]] = {}
+# A function of a user maps a model, prompts, their task and a key to a loss for each
+# prompt.
+Function: TypeAlias = Callable[[Predictor, Prompt, Task, Key[Array, '']], Array]
+OBJECTIVES: dict[str, type[Objective] | Function] = {}
 
 
 def register_objective(name: str) -> Callable[[_Function], _Function]:
@@ -79,12 +79,11 @@ class PerPrompt(Objective):
   """
 
   needs_prompts = True
-  compiles_task = True
-  draws_in_lanes = True
+  gets_task_and_key = True
 
   @abc.abstractmethod
   def losses(
-    self, model: Any, prompt: Prompt, key: Key[Array, '']
+    self, model: Predictor, prompt: Prompt, key: Key[Array, '']
   ) -> Float[Array, ' b']:
     """Returns a loss for each prompt.
 
@@ -94,33 +93,17 @@ class PerPrompt(Objective):
       key: A key that is new at each step and for each part.
     """
 
-  def loss(
-    self,
-    model: Any,
-    key: Key[Array, ''],
-    numbers: StepInputs,
-    *,
-    statistics: bool = False,
-    num_lanes: int = 1,
-  ) -> Float[Array, '']:
-    train = self.config.train
-    prompt: Any = sample(numbers.task, key, train.batch_size, statistics=False)
+  def draw(self, key: Key[Array, ''], inputs: StepInputs, statistics: bool) -> Prompt:
+    """Returns prompts. Such an objective asks for no statistics."""
+    prompt = sample_prompts(inputs.task, key, self.train.batch_size)
     if self.observes_labels:
       prompt = split_first_axis(with_drawn_labels(self.task, key, prompt))
-    # Prompts fold the key with their index, which is below 2³² − 3. Each part of the
-    # batch has a key of its own.
-    count = train.num_parts * num_lanes
-    keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)
-    if count == 1:
-      return self._loss_of_part(model, (prompt, keys))
-    of_part = self._loss_of_part
-    return mean_loss(of_part, model, (prompt, keys), train.num_parts, num_lanes)
+    return prompt
 
-  def _loss_of_part(
-    self, model: Any, part: tuple[Prompt, Key[Array, ' 1']]
+  def loss(
+    self, model: Predictor, batch: Prompt, key: Key[Array, ''], inputs: StepInputs
   ) -> Float[Array, '']:
-    prompt, (key,) = part
-    model, prompt = in_type(model, prompt, self.config.train.compute_dtype)
+    model, prompt = in_type(model, batch, self.train.compute_dtype)
     losses = self.losses(model, prompt, key)
     return jnp.mean(losses.astype(jnp.promote_types(losses.dtype, jnp.float32)))
 
@@ -128,14 +111,12 @@ class PerPrompt(Objective):
 class OfFunction(PerPrompt):
   """The mean of what a function that a user has registered returns for prompts."""
 
-  def __init__(
-    self, config: Run, task: Task, model: Model, function: Callable[..., Any]
-  ):
+  def __init__(self, config: Run, task: Task, model: Model, function: Function):
     super().__init__(config, task, model)
     self.name, self.function = config.objective.name, function
 
   def losses(
-    self, model: Any, prompt: Prompt, key: Key[Array, '']
+    self, model: Predictor, prompt: Prompt, key: Key[Array, '']
   ) -> Float[Array, ' b']:
     """Returns what the function returns.
 
@@ -152,8 +133,8 @@ class OfFunction(PerPrompt):
       )
     if not jnp.issubdtype(losses.dtype, jnp.floating):
       raise UserError(
-        f'the objective {self.name!r} returns numbers of the type {losses.dtype}; they '
-        'must be real floats, which have a gradient'
+        f'the objective {self.name!r} returns numbers of the type '
+        f'{losses.dtype}; they must be real floats, which have a gradient'
       )
     return losses
 
@@ -171,8 +152,8 @@ class OfFunction(PerPrompt):
     graph, state = nnx.split(model)
 
     @functools.partial(compiled, compiler_options=QUICK_TO_COMPILE)
-    def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> Any:
-      own: Any = nnx.merge(graph, state, copy=True)
+    def changes(state: PyTree, prompt: Prompt, key: Key[Array, '']) -> dict[str, Array]:
+      own = nnx.merge(graph, state, copy=True)
       if self.observes_labels:
         prompt = with_drawn_labels(self.task, key, prompt)
       with noted(f'the objective {self.name!r}', f' on {number} prompts'):
@@ -180,7 +161,7 @@ class OfFunction(PerPrompt):
       return changed
 
     key = jax.random.key(0)
-    number = min(_NUM_CHECKED, self.config.train.batch_size)
+    number = min(_NUM_CHECKED, self.train.batch_size)
     prompt = check_sampled(self.task, key, number)
     changed = jax.device_get(changes(state, prompt, key))
     if names := [variable for variable, has_changed in changed.items() if has_changed]:

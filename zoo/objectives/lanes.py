@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ from zoo.config.run import Run
 from zoo.core.protocols import Predictor, Task
 
 # A loss maps a model and a batch to the mean loss over the batch.
-Loss = Callable[[Any, PyTree], Float[Array, '']]
+Loss = Callable[[Predictor, PyTree], Float[Array, '']]
 
 
 _NUM_LANES = 4
@@ -79,18 +78,20 @@ def mean_loss(
   """
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 
-  def of_lane(weights: Any, rest: Any, lane: PyTree) -> Float[Array, '']:
+  def of_lane(weights: PyTree, rest: PyTree, lane: PyTree) -> Float[Array, '']:
     # A call may change variables of the model, such as the counter of its random draws.
     # Inside `value_and_grad` Flax refuses to change a variable that was made outside.
     # `copy=True` makes new variables inside.
     return loss(nnx.merge(graph, weights, rest, copy=True), lane)
 
   @jax.custom_vjp
-  def mean(weights: Any, rest: Any, lanes: PyTree) -> Float[Array, '']:
+  def mean(weights: PyTree, rest: PyTree, lanes: PyTree) -> Float[Array, '']:
     return jnp.mean(jax.lax.map(lambda lane: of_lane(weights, rest, lane), lanes))
 
-  def forward(weights: Any, rest: Any, lanes: PyTree) -> tuple[Float[Array, ''], Any]:
-    def add(total: Any, lane: PyTree) -> tuple[Any, None]:
+  def forward(
+    weights: PyTree, rest: PyTree, lanes: PyTree
+  ) -> tuple[Float[Array, ''], PyTree]:
+    def add(total: PyTree, lane: PyTree) -> tuple[PyTree, None]:
       loss_and_gradient = jax.value_and_grad(of_lane)(weights, rest, lane)
       return jax.tree.map(jnp.add, total, loss_and_gradient), None
 
@@ -104,7 +105,9 @@ def mean_loss(
     total, _ = jax.lax.scan(add, start, lanes, unroll=num_lanes)
     return jax.tree.map(lambda leaf: leaf / count, total)
 
-  def backward(gradient: Any, cotangent: Float[Array, '']) -> tuple[Any, None, None]:
+  def backward(
+    gradient: PyTree, cotangent: Float[Array, '']
+  ) -> tuple[PyTree, None, None]:
     own = jax.tree.map(
       lambda leaf, weight: (leaf * cotangent).astype(weight.dtype), gradient, weights
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxtyping import Array, Float
 
+from zoo.config.run import Run
 from zoo.core.distributions import HasDistributions, has_distribution
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics
 from zoo.models import TokenModel
 from zoo.objectives.base import StepInputs
@@ -28,16 +28,16 @@ class Likelihood(Sampled):
   needs_prompts = True
 
   def losses(
-    self, model: Any, batch: Prompt | Statistics, numbers: StepInputs, every: bool
+    self, model: Predictor, batch: Prompt | Statistics, inputs: StepInputs, every: bool
   ) -> Float[Array, '*n']:
     assert isinstance(batch, Prompt)  # As `needs_prompts` asks.
-    return negative_log_likelihoods(model, numbers.task, batch, every)
+    return negative_log_likelihoods(model, inputs.task, batch, every)
 
-  def _check_model(self) -> None:
+  def _check_model(self, config: Run) -> None:
     """Raises UserError unless the model has a distribution of numbers."""
+    model = self.model
     if self.task.label_kind != 'numbers':
       return
-    config, model = self.config, self.model
     if not has_distribution(model):
       why = 'which has no method distribution'
       if 'head' in config.model.arguments or isinstance(model, TokenModel):
@@ -46,7 +46,7 @@ class Likelihood(Sampled):
         "config.objective.name is 'nll'; it must be 'sampled' for "
         f'{headed(config)}, {why}'
       )
-    asked = config.objective
+    asked = self.section
     every = asked.positions == 'every' or asked.min_examples is not None
     if every and not isinstance(model, HasDistributions):
       raise UserError(

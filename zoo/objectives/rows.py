@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Model, Task
+from zoo.core.protocols import Model, Predictor, Task
 from zoo.objectives.functions import PerPrompt
+
+
+@runtime_checkable
+class PredictsRows(Predictor, Protocol):
+  """A model of many rows of one table."""
+
+  def losses_of_rows(
+    self, prompt: Prompt, num_seen: Int[Array, ' b'], most_seen: int
+  ) -> Float[Array, 'b t']:
+    """Returns the loss of each row after `num_seen` ones, at most `most_seen`."""
+    ...
 
 
 class Rows(PerPrompt):
@@ -31,7 +42,7 @@ class Rows(PerPrompt):
 
   def __init__(self, config: Run, task: Task, model: Model):
     super().__init__(config, task, model)
-    if not hasattr(model, 'losses_of_rows'):
+    if not isinstance(model, PredictsRows):
       raise UserError(
         f"config.objective.name is 'rows', and {type(model).__name__} has no "
         "losses_of_rows; it must be a model of rows, such as 'tabular'"
@@ -44,8 +55,9 @@ class Rows(PerPrompt):
       )
 
   def losses(
-    self, model: Any, prompt: Prompt, key: Key[Array, '']
+    self, model: Predictor, prompt: Prompt, key: Key[Array, '']
   ) -> Float[Array, ' b']:
+    assert isinstance(model, PredictsRows)
     b, c = prompt.x.shape[:2]
     least, most = max(c // 16, 1), max(c - c // 8, 1)
     num_seen = jax.random.randint(key, (b,), least, most + 1)

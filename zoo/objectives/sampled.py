@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.config.run import Run
 from zoo.core.distributions import has_distribution
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Model, Task
+from zoo.core.protocols import Model, Predictor, Task
 from zoo.core.statistics import Statistics
 from zoo.measure.predictive import with_drawn_labels
 from zoo.objectives.base import Objective, StepInputs, in_type, sample
 from zoo.objectives.curricula import Stage
-from zoo.objectives.lanes import mean_loss
 from zoo.objectives.losses import trained_losses
 from zoo.objectives.stages import FirstFeatures, draw_lengths, mean_at
 from zoo.sharding import split_first_axis
@@ -40,63 +36,61 @@ class Sampled(Objective):
 
   def __init__(self, config: Run, task: Task, model: Model):
     super().__init__(config, task, model)
-    self._check_model()
+    self._check_model(config)
 
-  def loss(
-    self,
-    model: Any,
-    key: Key[Array, ''],
-    numbers: StepInputs,
-    *,
-    statistics: bool = False,
-    num_lanes: int = 1,
-  ) -> Float[Array, '']:
-    task, stage, size = numbers.task, numbers.stage, self.config.train.batch_size
+  def draw(
+    self, key: Key[Array, ''], inputs: StepInputs, statistics: bool
+  ) -> tuple[Prompt | Statistics, Int[Array, ' b'] | None]:
+    """Returns prompts or statistics, and the lengths at which their losses count.
+
+    The lengths are None if all positions count, or the query alone.
+    """
+    task, stage, size = inputs.task, inputs.stage, self.train.batch_size
     if stage is not None and stage.features is not None:
       assert isinstance(task, FunctionClass)  # As `check_curriculum` asks.
       task = FirstFeatures(task, stage.features)
     batch, lengths = sample(task, key, size, statistics), None
     if self.observes_labels and isinstance(batch, Prompt):
       batch = split_first_axis(with_drawn_labels(task, key, batch))
-    if (least := self.config.objective.min_examples) is not None:
+    if (least := self.section.min_examples) is not None:
       lengths = split_first_axis(draw_lengths(key, size, least, task.context_length))
-    loss = functools.partial(self._loss_of_part, numbers._replace(task=task))
-    if (parts := self.config.train.num_parts) * num_lanes == 1:
-      return loss(model, (batch, lengths))
-    return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
+    return batch, lengths
+
+  def loss(
+    self,
+    model: Predictor,
+    batch: tuple[Prompt | Statistics, Int[Array, ' b'] | None],
+    key: Key[Array, ''],
+    inputs: StepInputs,
+  ) -> Float[Array, '']:
+    prompts, lengths = batch
+    if isinstance(prompts, Prompt):
+      model, prompts = in_type(model, prompts, self.train.compute_dtype)
+    every = self.section.positions == 'every' or lengths is not None
+    losses = self.losses(model, prompts, inputs, every)
+    if inputs.stage is None and lengths is None:
+      return jnp.mean(losses)
+    return mean_at(inputs.stage or Stage(), losses, lengths)
 
   def losses(
-    self, model: Any, batch: Prompt | Statistics, numbers: StepInputs, every: bool
+    self, model: Predictor, batch: Prompt | Statistics, inputs: StepInputs, every: bool
   ) -> Float[Array, '*n']:
     """Returns the losses whose mean is trained, as `trained_losses` does.
 
     Args:
       model: The model.
       batch: Prompts, or their sufficient statistics.
-      numbers: The task, and its moments.
+      inputs: The task, and its moments.
       every: Whether the loss is at every example; otherwise it is at the query.
     """
-    return trained_losses(model, numbers.task, batch, numbers.moments, every)
+    return trained_losses(model, inputs.task, batch, inputs.moments, every)
 
-  def _loss_of_part(
-    self, numbers: StepInputs, model: Any, part: tuple[Prompt | Statistics, Any]
-  ) -> Float[Array, '']:
-    """Returns the mean loss over prompts or statistics, at the lengths that count."""
-    batch, lengths = part
-    if isinstance(batch, Prompt):
-      model, batch = in_type(model, batch, self.config.train.compute_dtype)
-    every = self.config.objective.positions == 'every' or lengths is not None
-    losses = self.losses(model, batch, numbers, every)
-    if numbers.stage is None and lengths is None:
-      return jnp.mean(losses)
-    return mean_at(numbers.stage or Stage(), losses, lengths)
-
-  def _check_model(self) -> None:
+  def _check_model(self, config: Run) -> None:
     """Raises UserError if the model says more of a number than this loss trains."""
     if self.task.label_kind == 'numbers' and has_distribution(self.model):
       raise UserError(
         "config.objective.name is 'sampled'; it must be 'nll' for "
-        f'{headed(self.config)}, whose distribution has a width that a squared error '
+        f'{headed(config)}, whose distribution has a width that a squared error '
         'does not train'
       )
 

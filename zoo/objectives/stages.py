@@ -22,7 +22,7 @@ class FirstFeatures(ChangedTask):
     num_used: The number of features in use, a scalar integer.
   """
 
-  num_used: Array
+  num_used: int | Array
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     used = jnp.arange(self.num_features) < self.num_used

@@ -10,12 +10,10 @@ commits.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import pathlib
-import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,29 +25,18 @@ from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.core.saved_arrays import array_name
 from zoo.host import processes
 from zoo.host.files import delete_folder, is_url, names_in, read_json
-from zoo.storage.steps import damage_of, steps_in, write_sums
+from zoo.storage.steps import (
+  ORIGIN,
+  Launch,
+  Origin,
+  checked_origin,
+  damage_of,
+  new_origin,
+  steps_in,
+  write_sums,
+)
 
-FORMAT = 1  # The number changes with what a step contains, and is the only one read.
-METADATA_FILE = 'origin/data.json'
 _MOST_LISTED_ARRAYS = 8
-_PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
-
-
-class Launch(TypedDict):
-  """What one launch has trained, as an entry of the history of a step.
-
-  Attributes:
-    from_step: The step from which the launch went on; 0 for a new run.
-    to_step: The last step that it saved.
-    changed: The fields in which its config differs from that of the launch before, with
-      the old and the new value.
-    versions: The versions of Python, of this library and of the packages that it uses.
-  """
-
-  from_step: int
-  to_step: int
-  changed: dict[str, list[Any]]
-  versions: dict[str, str | None]
 
 
 class Checkpoints:
@@ -66,17 +53,20 @@ class Checkpoints:
     self,
     workdir: pathlib.Path,
     keep: int,
-    metadata: Mapping[str, object],
+    content: Mapping[str, Any],
     steps: Sequence[int] = (),
+    points: Sequence[str] = (),
+    history: Sequence[Launch] = (),
   ):
     """Opens the checkpoints, and checks the newest step.
 
     Args:
       workdir: The folder of the run.
       keep: The number of newest steps to keep.
-      metadata: The metadata of each step, as `run_metadata` returns them, and more. A
-        `history` among them is that of each step.
+      content: The config of each step, as JSON holds it.
       steps: Further steps to keep.
+      points: The names of the points of a sweep that are saved together, if any.
+      history: The history of each step; by default this launch and those before.
 
     Raises:
       RunError: If the newest step is damaged.
@@ -86,14 +76,15 @@ class Checkpoints:
     from orbax.checkpoint import v1 as ocp  # It is slow to import.
 
     self._folder = workdir / 'checkpoints'
-    self._metadata: dict[str, Any] = {'format': FORMAT, **metadata}
+    self._own, self._points = new_origin(content, 0), [*points]
     self._saving: tuple[int, Callable[[], None]] = 0, lambda: None
     self._response: Any = None  # Orbax returned it for the last save.
-    saved = processes.run_on_main(lambda: check_newest(self._folder, self._metadata))
-    self.history: list[Launch] = saved.get('history', [])
-    self._launches_before = self.history
-    self._from_config = saved.get('config', self._metadata['config'])
-    self._from_step = saved.get('step', 0)
+    newest = processes.run_on_main(
+      lambda: check_newest(self._folder, content, self._points)
+    )
+    self._newest = self._own if newest is None else newest
+    self._given_history = [*history]
+    self.history = self._newest.get('history', [])
     context = orbax_context()
     # Orbax copies its context. A method in it would bring this object along.
     context.asynchronous.post_finalization_callback = lambda: self._before_commit()
@@ -159,14 +150,17 @@ class Checkpoints:
     """  # noqa: DOC501
     self.wait()
     self._saving = step, before_commit
+    own, newest = self._own, self._newest
     launch = Launch(
-      from_step=self._from_step,
+      from_step=newest['step'],
       to_step=step,
-      changed=changed_fields(self._from_config, self._metadata['config']),
-      versions=self._metadata['versions'],
+      changed=changed_fields(newest['config'], own['config']),
+      versions=own['versions'],
     )
-    self.history = self._metadata.get('history', [*self._launches_before, launch])
-    origin = {**self._metadata, 'step': step, 'history': self.history}
+    self.history = self._given_history or [*newest.get('history', []), launch]
+    origin: Origin = {**own, 'step': step, 'history': self.history}
+    if self._points:
+      origin['points'] = self._points
     items = {**state, 'origin': origin}
     try:
       if not is_url(self._folder) and not self._folder.exists():
@@ -214,15 +208,18 @@ class Checkpoints:
     )
 
 
-def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def check_newest(
+  folder: pathlib.Path, content: Mapping[str, Any], points: Sequence[str]
+) -> Origin | None:
   """Checks the newest step in a folder.
 
   Args:
     folder: The folder of the checkpoints.
-    metadata: The metadata of the steps of this launch.
+    content: The config of this launch, as JSON holds it.
+    points: The names of the points that are saved together, if any.
 
   Returns:
-    The metadata of the newest step; an empty dictionary if there is none.
+    The origin of the newest step; None if there is none.
 
   Raises:
     RunError: If the step is damaged.
@@ -232,14 +229,13 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
   if is_url(folder):  # A step that a kill left has no checksums; Orbax deletes it.
     steps = steps_in(folder)
   if not steps:
-    return {}
+    return None
   newest = folder / str(steps[-1])
   if reason := damage_of(newest):
     raise damaged(newest, reason)
-  saved = read_json(newest / METADATA_FILE, dict)
-  check_format(newest, saved['format'])
-  differing = differences(saved['config'], metadata['config'])
-  if saved.get('points') != metadata.get('points'):
+  saved = checked_origin(newest, read_json(newest / ORIGIN, dict))
+  differing = differences(saved['config'], content)
+  if saved.get('points', []) != [*points]:
     differing.append('points')
   if differing:
     raise UserError(
@@ -247,15 +243,6 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> dict[str,
       f'here; it differs in {shown(differing)}; move it out of this folder'
     )
   return saved
-
-
-def check_format(folder: pathlib.Path, number: object) -> None:
-  """Raises UserError unless a saved model has the format that this version writes."""
-  if number != FORMAT:
-    raise UserError(
-      f'{folder} has the format {number!r}; this version of ICL Zoo reads the format '
-      f'{FORMAT} alone'
-    )
 
 
 def damaged(folder: pathlib.Path, reason: str) -> RunError:
@@ -285,14 +272,15 @@ def save_result(
   workdir: pathlib.Path,
   step: int,
   state: Mapping[str, PyTree],
-  metadata: Mapping[str, object],
+  content: Mapping[str, Any],
+  history: Sequence[Launch] = (),
 ) -> None:
   """Saves a single step of a run, unless it is there; raises RunError and OSError."""
   folder = workdir / 'checkpoints' / str(step)
   if damage_of(folder) is None:
     return
   delete_folder(folder)
-  with Checkpoints(workdir, 1, metadata) as checkpoints:
+  with Checkpoints(workdir, 1, content, history=history) as checkpoints:
     checkpoints.save(step, state)
 
 
@@ -411,19 +399,3 @@ def one_line(error: BaseException) -> str:
   text, *_ = re.split(r'\[(?:tensorstore_spec|source locations)=', str(error))
   text = in_one_line(text, None)
   return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
-
-
-def run_metadata(content: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the metadata of a step: its config, and the versions that run it.
-
-  Args:
-    content: The config, as JSON holds it.
-  """
-  versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
-  for name in _PACKAGES:  # A package that runs from its source tree has no version.
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      versions[name] = importlib.metadata.version(name)
-  return {
-    'config': dict(content),
-    'versions': {'python': platform.python_version(), **versions},
-  }

@@ -39,16 +39,21 @@ from zoo.host.files import (
 from zoo.sharding import sharding_to_load
 from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
-  FORMAT,
-  METADATA_FILE,
   cannot_be_read,
-  check_format,
   check_same_arrays,
   damaged,
   saved_arrays,
   shapes_of,
 )
-from zoo.storage.steps import SUMS, chosen_step, damage_of, steps_in
+from zoo.storage.steps import (
+  ORIGIN,
+  SUMS,
+  Origin,
+  checked_origin,
+  chosen_step,
+  damage_of,
+  steps_in,
+)
 from zoo.storage.together import StepTogether, load_together, steps_of_point
 from zoo.storage.workdir import CONFIG, POINTS
 
@@ -167,14 +172,13 @@ def identity_of(
   """
   path = checkpoint_path(path)
   if path.suffix == weight_files.SUFFIX and not path.is_dir():
-    metadata, _ = weight_files.read(path)
-    _, saved_step = _config_and_step(path, metadata, step)
+    origin, _ = weight_files.read(path)
+    saved_step = _origin(path, origin, step)['step']
     content = read_bytes(path)
   else:
     together = _step_together(path, step)
     folder = _step_folder(path, step) if together is None else together.folder
-    metadata = read_json(folder / METADATA_FILE, dict)
-    _, saved_step = _config_and_step(folder, metadata, step)
+    saved_step = _origin(folder, read_json(folder / ORIGIN, dict), step)['step']
     sums = read_text(folder / SUMS).splitlines()
     place = '' if together is None else f'{together.place} of {together.number}'
     content = '\n'.join([*(s for s in sums if '  model/' in s), place]).encode()
@@ -251,26 +255,21 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   reason = damage_of(folder, left_out=('optimizer/',))
   if reason is not None:
     raise damaged(folder, reason)
-  metadata = read_json(folder / METADATA_FILE, dict)
-  content, saved_step = _config_and_step(folder, metadata, step)
+  origin = _origin(folder, read_json(folder / ORIGIN, dict), step)
+  content = origin['config']
   task, graph, state = _abstract(folder, content, saved_arrays(folder))
   try:
     state = ocp.load_checkpointables(str(folder), {'model': state})['model']
   except Exception as error:
     raise cannot_be_read(folder, error) from error
-  return _saved_model(nnx.merge(graph, state), task, content, saved_step)
-
-
-def _saved_model(
-  model: Any, task: Any, content: Mapping[str, Any], step: int
-) -> SavedModel:
-  return SavedModel(model, task, ConfigDict(content).lock(), step)
+  return SavedModel(
+    nnx.merge(graph, state), task, ConfigDict(content).lock(), origin['step']
+  )
 
 
 def _load_together(step: StepTogether) -> SavedModel:
   """Opens the model of a point of a sweep at a step that several points share."""
-  metadata = read_json(step.folder / METADATA_FILE, dict)
-  _, saved_step = _config_and_step(step.folder, metadata, None)
+  origin = _origin(step.folder, read_json(step.folder / ORIGIN, dict), None)
   content = read_json(step.point / CONFIG, dict)
   saved = {
     name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
@@ -278,13 +277,16 @@ def _load_together(step: StepTogether) -> SavedModel:
   }
   task, graph, abstract = _abstract(step.folder, content, saved)
   (state,) = load_together(step.folder, abstract, step.number, [step.place])
-  return _saved_model(nnx.merge(graph, state), task, content, saved_step)
+  return SavedModel(
+    nnx.merge(graph, state), task, ConfigDict(content).lock(), origin['step']
+  )
 
 
 def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
   """Opens a file of `zoo.export`."""
   metadata, arrays = weight_files.read(path)
-  content, saved_step = _config_and_step(path, metadata, step)
+  origin = _origin(path, metadata, step)
+  content = origin['config']
   saved = {
     name: jax.ShapeDtypeStruct(array.shape, array.dtype)
     for name, array in arrays.items()
@@ -298,36 +300,22 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
     return jax.device_put(array.astype(leaf.dtype), leaf.sharding)
 
   state = jax.tree_util.tree_map_with_path(put, state)
-  return _saved_model(nnx.merge(graph, state), task, content, saved_step)
+  return SavedModel(
+    nnx.merge(graph, state), task, ConfigDict(content).lock(), origin['step']
+  )
 
 
-def _config_and_step(
-  folder: pathlib.Path, metadata: Any, step: int | None
-) -> tuple[dict[str, Any], int]:
-  """Returns the content of the config, and the step.
-
-  The step is the wanted one unless that is None.
+def _origin(folder: pathlib.Path, content: Any, step: int | None) -> Origin:
+  """Returns the content of an origin after a check.
 
   Raises:
-    UserError: If the step or the format is another one.
-    RunError: If the metadata are damaged.
+    UserError: If the format or a wanted step is another one.
+    RunError: If the content is damaged.
   """
-  try:
-    check_format(folder, metadata['format'])
-    content = metadata['config']
-    saved_step = int(metadata['step'])
-    _ = content['model']['name'], content['task']['name']
-  except UserError:
-    raise
-  except (KeyError, TypeError, AttributeError, ValueError) as error:
-    raise RunError(
-      f'the checkpoint {folder} is damaged: its metadata must have the format '
-      f'{FORMAT}, a step, and a config that names a model and a task: '
-      f'{in_one_line(error)}'
-    ) from error
-  if step not in (None, saved_step):
-    raise UserError(f'{folder} has no step {step}; it has {[saved_step]}')
-  return content, saved_step
+  origin = checked_origin(folder, content)
+  if step not in (None, origin['step']):
+    raise UserError(f'{folder} has no step {step}; it has {[origin["step"]]}')
+  return origin
 
 
 def _abstract(

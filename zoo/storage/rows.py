@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import pathlib
-import platform
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -19,6 +18,7 @@ import filelock
 
 from zoo.core.errors import UserError
 from zoo.host.files import is_url, names_in, read_bytes, write_atomically
+from zoo.storage.steps import versions
 
 FILE = 'rows.jsonl'
 _LOCK = '.rows.lock'
@@ -144,13 +144,6 @@ def weights_digest(model: Any, text: str = '') -> str:
     for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
       sha.update(np.asarray(leaf).tobytes())
   return sha.hexdigest()
-
-
-def versions() -> dict[str, str]:
-  """Returns the versions that the numbers of a row depend on, by package."""
-  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
-  known = {name: metadata.version(name) for name in (*packages, 'matplotlib')}
-  return {'python': platform.python_version(), **known}
 
 
 def whole_lines(path: pathlib.Path) -> list[bytes]:

@@ -39,15 +39,13 @@ from zoo.host.files import (
 )
 from zoo.storage import weight_files
 from zoo.storage.checkpoints import (
-  FORMAT,
   check_same_arrays,
   one_line,
   orbax_context,
-  run_metadata,
   shapes_of,
 )
 from zoo.storage.loading import SavedModel, load
-from zoo.storage.steps import write_sums
+from zoo.storage.steps import Origin, new_origin, write_sums
 from zoo.theory.trust import changed_weights
 
 _NUM_PROMPTS = 4  # A saved model must predict on them what it did before.
@@ -102,14 +100,14 @@ def save(
     config = model.config if config is None else config
     step = model.step if step is None else step
   own: Any = model.model if isinstance(model, SavedModel) else model
-  state, metadata = _parts(own, _content(config), step or 0)
+  state, origin = _parts(own, _content(config), step or 0)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
   except failures(target) as error:
     raise RunError(f'{target} cannot be written: {said(error)}') from error
   try:
-    _write(target, {'model': state, 'origin': metadata})
+    _write(target, {'model': state, 'origin': origin})
     _check_predicts_the_same(own, load(target))
   except BaseException:
     with contextlib.suppress(OSError):
@@ -184,11 +182,11 @@ def export(
     raise UserError(
       f'path is {str(path)!r}; it must be a file NAME{weight_files.SUFFIX}'
     )
-  state, metadata = _parts(model, _content(config), step)
+  state, origin = _parts(model, _content(config), step)
   try:
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
       file = pathlib.Path(temporary, target.name)
-      weight_files.write(file, state, metadata)
+      weight_files.write(file, state, origin)
       _check_predicts_the_same(model, load(file))
       target.parent.mkdir(parents=True, exist_ok=True)
       write_atomically(target, file.read_bytes())
@@ -209,8 +207,8 @@ def _content(config: Readable | None) -> dict[str, Any]:
 
 def _parts(
   model: Model, content: Mapping[str, Any], step: int
-) -> tuple[PyTree, dict[str, object]]:
-  """Returns the state and the metadata to write."""
+) -> tuple[PyTree, Origin]:
+  """Returns the state and the origin to write."""
   step = check_count('step', step, minimum=0)
   what = 'it must be an nnx.Module, or what zoo.load returns'
   check_object('a model', model, nnx.Module, what)
@@ -220,7 +218,7 @@ def _parts(
   state, (_, made) = nnx.state(model), abstract_parts(config, build_task(config))
   check_can_be_saved(state)
   check_same_arrays('the config makes another model', shapes_of(made), shapes_of(state))
-  return state, {'format': FORMAT, 'step': step, **run_metadata(content)}
+  return state, new_origin(content, step)
 
 
 def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:

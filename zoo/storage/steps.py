@@ -1,7 +1,8 @@
-"""Saved steps: folders named by their number, each with checksums of its files.
+"""Saved steps: folders named by their number, each with its origin and checksums.
 
-Orbax would restore a flipped bit without notice. A step therefore has `SHA256SUMS`, in
-the format of sha256sum, and is read only if all its checksums match.
+The origin says which config and which versions made the step. Orbax would restore a
+flipped bit without notice. A step therefore has `SHA256SUMS`, in the format of
+sha256sum, and is read only if all its checksums match.
 """
 
 import concurrent.futures
@@ -9,9 +10,12 @@ import functools
 import hashlib
 import os
 import pathlib
-from typing import Any, cast
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any, NotRequired, TypedDict, cast
 
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, in_one_line
 from zoo.host.files import (
   UnreadableFile,
   failures,
@@ -23,10 +27,100 @@ from zoo.host.files import (
   write_atomically,
 )
 
+FORMAT = 1  # The number changes with what a step contains, and is the only one read.
+ORIGIN = 'origin/data.json'
 SUMS = 'SHA256SUMS'
 # Orbax writes these files when it commits a step, after the checksums: the time, and in
 # a bucket, where nothing can be renamed, the mark of a committed step.
 _OF_COMMIT = '_CHECKPOINT_METADATA', 'commit_success.txt'
+
+
+class Launch(TypedDict):
+  """What one launch has trained, as an entry of the history of a step.
+
+  Attributes:
+    from_step: The step from which the launch went on; 0 for a new run.
+    to_step: The last step that it saved.
+    changed: The fields in which its config differs from that of the launch before, with
+      the old and the new value.
+    versions: The versions of Python, of this library and of the packages that it uses.
+  """
+
+  from_step: int
+  to_step: int
+  changed: dict[str, list[Any]]
+  versions: dict[str, str | None]
+
+
+class Origin(TypedDict):
+  """The content of `origin/data.json`: what has made a saved step.
+
+  Attributes:
+    format: The format of the step.
+    step: The number of steps that the model was trained for.
+    config: The config, as JSON holds it.
+    versions: The versions of Python, of this library and of the packages that it uses.
+    history: Each launch that has led to the step, the first one first. A model of
+      `zoo.save` has none.
+    points: The names of the points of a sweep that are saved together.
+  """
+
+  format: int
+  step: int
+  config: dict[str, Any]
+  versions: dict[str, str | None]
+  history: NotRequired[list[Launch]]
+  points: NotRequired[list[str]]
+
+
+def new_origin(content: Mapping[str, Any], step: int) -> Origin:
+  """Returns the origin of a step that these versions make from a config."""
+  return Origin(format=FORMAT, step=step, config=dict(content), versions=versions())
+
+
+def checked_origin(folder: pathlib.Path, content: Any) -> Origin:
+  """Returns the content of an origin after a check.
+
+  Args:
+    folder: The folder of the step, for messages.
+    content: The content, as JSON holds it.
+
+  Raises:
+    UserError: If the step has another format than this version writes.
+    RunError: If the content is damaged.
+  """
+  try:
+    if (number := content['format']) != FORMAT:
+      raise UserError(
+        f'{folder} has the format {number!r}; this version of ICL Zoo reads the format '
+        f'{FORMAT} alone'
+      )
+    config, step = content['config'], int(content['step'])
+    _ = config['model']['name'], config['task']['name']
+  except UserError:  # It is a ValueError, too.
+    raise
+  except (KeyError, TypeError, AttributeError, ValueError) as error:
+    raise RunError(
+      f'the checkpoint {folder} is damaged: its metadata must have the format '
+      f'{FORMAT}, a step, and a config that names a model and a task: '
+      f'{in_one_line(error)}'
+    ) from error
+  return cast(Origin, {**content, 'step': step})
+
+
+def versions() -> dict[str, str | None]:
+  """Returns the versions on which the numbers of a run depend, by package.
+
+  A package that runs from its source tree has none.
+  """
+  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
+  known: dict[str, str | None] = {'python': platform.python_version()}
+  for name in (*packages, 'matplotlib'):
+    try:
+      known[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      known[name] = None
+  return known
 
 
 def write_sums(folder: pathlib.Path) -> None:

@@ -1,7 +1,7 @@
 """Programs of a sweep that train many points at once.
 
 Each program has a folder `programs/…` with the checkpoints of all its points together,
-whose metadata name the points. The folder is deleted when each point has its own
+whose origin names the points. The folder is deleted when each point has its own
 checkpoint and summary; a sweep that is killed before that does not train them again. It
 stays if `config.checkpoint.steps` keeps some of its steps. `load_together` reads the
 models of such a step.
@@ -17,11 +17,10 @@ import jax
 from jaxtyping import PyTree
 
 from zoo.host.files import UnreadableFile, delete_folder, read_json
-from zoo.storage.checkpoints import METADATA_FILE, cannot_be_read, damaged
-from zoo.storage.steps import damage_of, steps_in
+from zoo.storage.checkpoints import cannot_be_read, damaged
+from zoo.storage.steps import ORIGIN, damage_of, steps_in
 from zoo.storage.workdir import POINTS
 
-POINTS_FIELD = 'points'  # This field of the metadata has the names of the points.
 _FOLDER = 'programs'
 
 
@@ -48,9 +47,9 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
     if not (saved := saved_steps(folder)):
       delete_folder(folder)
       continue
-    metadata = read_json(saved[0] / METADATA_FILE, dict)
-    is_finished = finished >= {*metadata[POINTS_FIELD]}
-    if is_finished and not metadata['config']['checkpoint']['steps']:
+    origin = read_json(saved[0] / ORIGIN, dict)
+    is_finished = finished >= {*origin['points']}
+    if is_finished and not origin['config']['checkpoint']['steps']:
       delete_folder(folder)
   if not _folders(workdir):
     delete_folder(workdir / _FOLDER)
@@ -116,7 +115,7 @@ def load_together(
     step: The folder of the step.
     alone: The abstract state of the model of one point. Its shardings are kept.
     number: The number of points of the program.
-    places: The places of the wanted points, in their order in the metadata.
+    places: The places of the wanted points, in their order in the origin.
 
   Raises:
     RunError: If the step is damaged.
@@ -149,6 +148,6 @@ def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:
 def _names_in(step: pathlib.Path) -> list[str]:
   """Returns the points of a step; [] if another part of the sweep has deleted it."""
   try:
-    return read_json(step / METADATA_FILE, dict)[POINTS_FIELD]
+    return read_json(step / ORIGIN, dict)['points']
   except UnreadableFile:
     return []

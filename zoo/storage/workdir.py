@@ -122,12 +122,12 @@ def _check_config(workdir: pathlib.Path, config: Readable, kind: str) -> None:
 def has_config(workdir: pathlib.Path, config: Readable) -> bool:
   """Returns whether the config in a workdir is this one, in all of its fields."""
   saved = workdir / CONFIG
-  return saved.exists() and read_text(saved) == _text_of(config)
+  return saved.exists() and read_text(saved) == to_json(config) + '\n'
 
 
 def write_config(workdir: pathlib.Path, config: Readable) -> None:
   """Writes the config of a workdir, in place of another one; raises OSError."""
-  write_atomically(workdir / CONFIG, _text_of(config))
+  write_atomically(workdir / CONFIG, to_json(config) + '\n')
 
 
 def change_config(workdir: pathlib.Path, field: str, value: Any) -> None:
@@ -145,10 +145,6 @@ def change_config(workdir: pathlib.Path, field: str, value: Any) -> None:
   if content[section][name] != value:
     content[section][name] = value
     write_config(workdir, content)
-
-
-def _text_of(config: Readable) -> str:
-  return to_json(config) + '\n'
 
 
 def _is_about(workdir: pathlib.Path, error: BaseException) -> bool:

@@ -4,11 +4,12 @@ It is not a part of training. It is added to the summary of a run that has ended
 launch that is killed before leaves it to the next one.
 """
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import jax
 from absl import logging
@@ -25,8 +26,6 @@ from zoo.storage.workdir import CONFIG, change_config
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Event
 from zoo.training.summary import Summary, write_summary
-
-_Compared = TypeVar('_Compared')
 
 
 def compare_with_baselines(experiment: Experiment, event: Event) -> Event:
@@ -124,28 +123,27 @@ def compare_models(
         states = [jax.tree.map(lambda leaf, i=i: leaf[i], arrays) for i in members]
       models = [nnx.merge(first.graphs['model'], each) for each in states]
       task = experiments[members[0]].task
-      # Each launch of a run checks its model. A sweep that goes on does not.
-      compare = functools.partial(
-        compare_all, models, task, number, seed, is_checked=not is_stacked
-      )
-      for i, comparison in zip(members, if_memory_allows(compare) or (), strict=False):
-        comparisons[i] = comparison
+      with if_memory_allows():
+        # Each launch of a run checks its model. A sweep that goes on does not.
+        found = compare_all(models, task, number, seed, is_checked=not is_stacked)
+        for i, comparison in zip(members, found or (), strict=False):
+          comparisons[i] = comparison
     return comparisons
 
-  def measure_whole() -> list[Comparison | None]:
-    with where_compared(first.mesh, state) as arrays:
-      return processes.run_on_main(functools.partial(measure, arrays))
+  found = comparisons
+  with if_memory_allows(), where_compared(first.mesh, state) as arrays:
+    found = processes.run_on_main(functools.partial(measure, arrays))
+  return found
 
-  return if_memory_allows(measure_whole) or comparisons
 
-
-def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
-  """Returns what a comparison gives; None, with a warning, if memory is not enough.
+@contextlib.contextmanager
+def if_memory_allows() -> Iterator[None]:
+  """Ends the block with a warning if the memory is not enough for a comparison.
 
   A run that has taken its last step must not lose its result for want of a comparison.
   """
   try:
-    return measure()
+    yield
   except Exception as error:
     if not is_exhausted(error):
       raise
@@ -154,7 +152,6 @@ def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
       'not enough: %s',
       in_one_line(error, 200),
     )
-    return None
 
 
 def num_compared(config: Run) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from zoo.core.draws import TRAIN_STREAM, stream_of
-from zoo.objectives import StepInputs, numbers_of
+from zoo.core.programs import Program
+from zoo.objectives import StepInputs, inputs_of
 from zoo.objectives.curricula import log_unended
 from zoo.objectives.lanes import num_lanes
 from zoo.sharding import (
@@ -43,7 +44,7 @@ class Training(NamedTuple):
       are read from `train.init_from`, if it names any; otherwise they are random.
     steps: The steps, as `make_steps` describes them, compiled or to be compiled.
     key: The key of the training prompts, or one for each model.
-    numbers: Inputs of the compiled steps. Other numbers need no other program.
+    inputs: Inputs of the compiled steps. Other inputs need no other program.
     evaluation: The evaluation, compiled or to be compiled.
     flops: The operations in the matrix products of a step, once compiled.
   """
@@ -52,9 +53,9 @@ class Training(NamedTuple):
   abstract: State
   uses_statistics: bool
   init: Callable[[bool], State]
-  steps: Any
+  steps: Program
   key: Key[Array, '*n']
-  numbers: StepInputs
+  inputs: StepInputs
   evaluation: Evaluation
   flops: int = 0
 
@@ -78,7 +79,7 @@ def make_training(experiment: Experiment) -> Training:
     init=functools.partial(init_state, experiment),
     steps=make_steps(step, abstract, mesh, in_shape),
     key=stream_of(config.seed, TRAIN_STREAM),
-    numbers=numbers_of(experiment.task),
+    inputs=inputs_of(experiment.task),
     evaluation=make_evaluation(experiment, statistics),
   )
 
@@ -95,9 +96,10 @@ def step_of(
     in_shape: Whether the optimizer computes with arrays in their own shapes.
   """
   config, task, mesh = experiment.config, experiment.task, experiment.mesh
-  lanes = 1 if statistics else num_lanes(config, task, mesh, weights)
+  has_prompts = experiment.objective.draws_prompts and not statistics
+  lanes = num_lanes(config, task, mesh, weights) if has_prompts else 1
   loss = functools.partial(
-    experiment.objective.loss, statistics=statistics, num_lanes=lanes
+    experiment.objective.loss_of_step, statistics=statistics, num_lanes=lanes
   )
   return functools.partial(
     train_step, experiment=experiment, loss=loss, in_shape=in_shape
@@ -133,22 +135,14 @@ def compile_training(training: Training) -> Training:
     measurements = other_core.submit(compile_measurements)
     if jax.process_count() > 1:
       measurements.result()  # All processes must compile programs in the same order.
-    key, numbers = replicate((training.key, training.numbers), mesh)
+    key, inputs = replicate((training.key, training.inputs), mesh)
     limit = replicate(np.int32(0), mesh)
-    traced = training.steps.trace(abstract, key, limit, limit, numbers)
+    assert isinstance(training.steps, jax.stages.Wrapped)  # They are not compiled yet.
+    traced = training.steps.trace(abstract, key, limit, limit, inputs)
     return training._replace(
       steps=traced.lower().compile(),
       key=key,
-      numbers=numbers,
+      inputs=inputs,
       evaluation=measurements.result(),
       flops=product_flops(traced.jaxpr.jaxpr),
     )
-
-
-def advance(
-  training: Training, state: State, start: int, stop: int
-) -> tuple[State, dict[str, Array]]:
-  """Starts the steps after `start`, up to `stop`; donates the given state."""
-  mesh = training.experiment.mesh
-  start, stop = (replicate(np.int32(step), mesh) for step in (start, stop))
-  return training.steps(state, training.key, start, stop, training.numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,9 @@ from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
+from zoo.core.programs import Program
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
+from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task, predicts_all
 from zoo.core.statistics import Statistics
 from zoo.measure.intervals import Estimate, estimate_of_batches
 from zoo.measure.predictive import draws_labels, with_drawn_labels
@@ -39,24 +40,22 @@ Rule = LearningRule | DeepRule | Recurrence
 ByBatch = dict[str, tuple[Array, Array]]
 
 
-class Sampled(NamedTuple):
+class HeldOut(NamedTuple):
   """What is measured on held-out prompts, on the devices or on the host.
 
   Attributes:
-    losses: The mean and the spread of losses in each batch, as `ByBatch`; empty if no
-      prompts are held out.
+    losses: The mean and the spread of losses in each batch; empty if no prompts are
+      held out.
     metrics: The numbers of registered metrics, by `METRIC/KEY`.
   """
 
-  losses: dict[str, Any]
-  metrics: dict[str, Any]
+  losses: ByBatch
+  metrics: dict[str, Array]
 
 
-# `evaluate` returns a pair: what was sampled, and the learning rule or exact form of
-# the model, from which its exact risk follows. A `Measured` is such a pair on the
-# devices, and a `Fetched` is its copy on the host, with arrays of NumPy.
-Measured = tuple[Sampled, Rule | None]
-Fetched = tuple[Any, Rule | None]
+# `evaluate` returns a pair: what was measured on held-out prompts, and the learning
+# rule or exact form of the model, from which its exact risk follows.
+Measured = tuple[HeldOut, Rule | None]
 
 
 class Risks(NamedTuple):
@@ -87,23 +86,26 @@ class Risks(NamedTuple):
 class Evaluation(NamedTuple):
   """Everything that measures a model, or many models on the same held-out prompts.
 
-  With many models each array has a first axis, and `exact` returns a list. `exact` maps
-  the result of `rule`, on the host, to exact risks.
+  With many models each array has a first axis. `sample` and `rule` are jitted, and
+  compiled after `compile_evaluation`.
 
   Attributes:
-    sample: Maps the model's arrays and the inputs to a `Sampled`.
+    sample: Maps the model's arrays and the inputs to a `HeldOut`.
     rule: Maps the model's arrays to its learning rule or exact form, or to None.
+    exact: Maps the result of `rule`, on the host, to the exact risk of each model.
     inputs: The key of the held-out prompts, the task, and its moments.
     num_prompts: The number of held-out prompts.
     is_sampled: Whether there are held-out prompts or registered metrics.
+    is_stacked: Whether it measures many models.
   """
 
-  sample: Any
-  rule: Any
-  exact: Callable[[Any], Any]
+  sample: Program
+  rule: Program
+  exact: Callable[[Rule | None], list[float] | list[None]]
   inputs: PyTree
   num_prompts: int
   is_sampled: bool
+  is_stacked: bool
 
 
 def make_evaluation(experiment: Experiment, statistics: bool) -> Evaluation:
@@ -121,14 +123,15 @@ def make_evaluation(experiment: Experiment, statistics: bool) -> Evaluation:
   whole = replicated(experiment.mesh)
   return Evaluation(
     sample=jax.jit(
-      functools.partial(sample_all, graph, config, task, statistics),
+      functools.partial(measure_held_out, graph, config, task, statistics),
       out_shardings=whole,
     ),
     rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
-    exact=functools.partial(exact_risk_of, task, moments),
+    exact=functools.partial(exact_risks_of, [task], moments, False),
     inputs=(key, task, moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
     is_sampled=bool(config.eval.num_batches or config.eval.metrics),
+    is_stacked=False,
   )
 
 
@@ -136,13 +139,16 @@ def compile_evaluation(
   config: Run, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
 ) -> Evaluation:
   """Compiles all measurements of models with these abstract arrays on a mesh."""
+  sample, rule = evaluation.sample, evaluation.rule
+  assert isinstance(sample, jax.stages.Wrapped)  # Neither is compiled yet.
+  assert isinstance(rule, jax.stages.Wrapped)
   with on_mesh(mesh, config):
-    rule = evaluation.rule.lower(abstract).compile()
+    rule = rule.lower(abstract).compile()
     if rule.out_info is not None:  # The first call compiles the exact risk.
       evaluation.exact(
         jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
       )
-    sample, inputs = evaluation.sample, replicate(evaluation.inputs, mesh)
+    inputs = replicate(evaluation.inputs, mesh)
     if evaluation.is_sampled:
       sample = sample.lower(abstract, inputs).compile()
   return evaluation._replace(rule=rule, sample=sample, inputs=inputs)
@@ -165,37 +171,58 @@ def evaluate(
   Returns:
     What was measured, on the devices.
   """
-  sampled = Sampled({}, {})
+  held_out = HeldOut({}, {})
   if evaluation.is_sampled and is_evaluated(config, step):
-    sampled = evaluation.sample(model_state, evaluation.inputs)
-  return sampled, evaluation.rule(model_state)
+    held_out = evaluation.sample(model_state, evaluation.inputs)
+  return held_out, evaluation.rule(model_state)
 
 
-def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
-  """Returns the risks of a model, from the fetched result of `evaluate`."""
-  sampled, rule = fetched
-  return risks_of(sampled, evaluation.exact(rule), evaluation.num_prompts)
+def finish_evaluation(evaluation: Evaluation, measured: Measured) -> list[Risks]:
+  """Returns the risks of each model, from the result of `evaluate` on the host."""
+  held_out, rule = measured
+  exact = evaluation.exact(rule)
+  of_models = [held_out]
+  if evaluation.is_stacked:
+    of_models = [
+      jax.tree.map(lambda array, i=i: array[i], held_out) for i in range(len(exact))
+    ]
+  return [
+    risks_of(each, risk, evaluation.num_prompts)
+    for each, risk in zip(of_models, exact, strict=True)
+  ]
 
 
-def exact_risk_of(
-  task: Task, moments: theory.Moments | None, rule: Rule | None
-) -> float | None:
-  """Returns the exact risk of one model from its rule or form, or None if unknown."""
-  if rule is None or moments is None:
-    return None
-  # NumPy is used since the risks are on the host, and the mesh may be elsewhere.
-  rules, stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
-  if isinstance(rules, LearningRule):
-    return float(np.asarray(theory.exact_risks(rules, stacked))[0])
-  return float(np.asarray(theory.exact_form_risks(rules, task))[0])
+def exact_risks_of(
+  tasks: Sequence[Task],
+  moments: theory.Moments | None,
+  is_stacked: bool,
+  rules: Rule | None,
+) -> list[float] | list[None]:
+  """Returns the exact risk of each model; None for each if theory does not know it.
+
+  Args:
+    tasks: The held-out task of each model.
+    moments: The moments of the task, or of many tasks along a first axis.
+    is_stacked: Whether there is such an axis.
+    rules: The rule or the exact form of the model, on the host, or those of many.
+  """
+  if rules is None or moments is None:
+    return [None] * len(tasks)
+  stacked, constants = rules, moments
+  if not is_stacked:
+    # NumPy is used since the risks are on the host, and the mesh may be elsewhere.
+    stacked, constants = jax.tree.map(lambda x: np.asarray(x)[None], (rules, moments))
+  if isinstance(stacked, LearningRule):
+    return np.asarray(theory.exact_risks(stacked, constants)).tolist()
+  return np.asarray(theory.exact_form_risks(stacked, tasks[0])).tolist()
 
 
-def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
-  """Returns the risks of one model, from what was sampled, on the host."""
-  estimates, losses = {}, sampled.losses
+def risks_of(held_out: HeldOut, exact: float | None, num_prompts: int) -> Risks:
+  """Returns the risks of one model, from what was measured on held-out prompts."""
+  estimates, losses = {}, held_out.losses
   for name in ('model', 'accuracy', 'nll'):
     if name in losses:
-      means, deviations = losses[name]
+      means, deviations = map(np.asarray, losses[name])
       estimates[name] = estimate_of_batches(means, deviations, num_prompts)
   curve = None
   if 'curve' in losses:
@@ -206,7 +233,7 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
     accuracy=estimates.get('accuracy'),
     nll=estimates.get('nll'),
     curve=curve,
-    metrics={name: float(value) for name, value in sampled.metrics.items()},
+    metrics={name: float(value) for name, value in held_out.metrics.items()},
   )
 
 
@@ -237,44 +264,33 @@ def exact_rule(graph: nnx.GraphDef[Any], task: Task, state: PyTree) -> Rule | No
 Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
 
 
-def sample_all(
+def measure_held_out(
   graph: nnx.GraphDef[Any],
   config: Run,
   task: Task,
   statistics: bool,
   state: PyTree,
   inputs: Inputs,
-) -> Sampled:
+) -> HeldOut:
   """Returns a model's losses in each held-out batch, and its registered metrics.
 
   Metrics get the `task` itself, whose baselines need its numbers. The task among the
   inputs has arguments of the program in their place.
   """
-  losses = {}
-  if config.eval.num_batches:
-    losses = sample_errors(graph, config, statistics, state, inputs)
-  key, _, _ = inputs
-  return Sampled(losses, own_metrics(graph, config.eval.metrics, task, key, state))
-
-
-def sample_errors(
-  graph: nnx.GraphDef[Any], config: Run, statistics: bool, state: PyTree, inputs: Inputs
-) -> ByBatch:
-  """Returns the mean and the spread of a model's losses on each held-out batch."""
-  key, task, moments = inputs
+  losses, (key, traced_task, moments) = {}, inputs
 
   def measure(index: Array) -> ByBatch:
     # `lax.map` traces this function anew. A transform of NNX in the call of a model
     # takes only variables of its own trace, so that a copy is made here.
     model = nnx.merge(graph, state, copy=True)
     stream = jax.random.fold_in(key, index)
-    batch = sample(task, stream, config.train.batch_size, statistics)
-    return {
-      name: mean_and_deviation(losses)
-      for name, losses in held_out_losses(model, task, batch, moments, stream).items()
-    }
+    batch = sample(traced_task, stream, config.train.batch_size, statistics)
+    found = held_out_losses(model, traced_task, batch, moments, stream)
+    return {name: mean_and_deviation(each) for name, each in found.items()}
 
-  return jax.lax.map(measure, jnp.arange(config.eval.num_batches))
+  if config.eval.num_batches:
+    losses = jax.lax.map(measure, jnp.arange(config.eval.num_batches))
+  return HeldOut(losses, own_metrics(graph, config.eval.metrics, task, key, state))
 
 
 def mean_and_deviation(losses: Float[Array, 'b ...']) -> tuple[Array, Array]:
@@ -284,7 +300,7 @@ def mean_and_deviation(losses: Float[Array, 'b ...']) -> tuple[Array, Array]:
 
 
 def held_out_losses(
-  model: Any,
+  model: Predictor,
   task: Task,
   batch: Prompt | Statistics,
   moments: theory.Moments | None,

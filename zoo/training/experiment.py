@@ -27,7 +27,6 @@ from zoo.config.run import Run
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import check_registered
-from zoo.core.roles import parameter_roles, shared_paths
 from zoo.objectives import Objective, build_objective
 from zoo.objectives.curricula import check_curriculum
 from zoo.sharding import (
@@ -40,12 +39,7 @@ from zoo.sharding import (
   split_over_data,
 )
 from zoo.training.metrics import METRICS
-from zoo.training.optimizers import (
-  build_optimizer,
-  check_groups,
-  check_optimizer,
-  roles_of,
-)
+from zoo.training.optimizers import build_optimizer, check_groups, check_optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +138,7 @@ def _build_on(config: Run, mesh: Mesh) -> Experiment:
     check_optimizer(config.optimizer, config.train.num_steps)
     graphs, asked = abstract_state(config, task, mesh)
     model = nnx.merge(graphs['model'], asked['model'])
-    optimizer = config.optimizer
-    if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
-      check_groups(optimizer, parameter_roles(model), shared_paths(model))
+    check_groups(config.optimizer, model)
     objective = build_objective(config, task, model)
     if config.curriculum.grows:
       check_curriculum(config, task, model)
@@ -208,11 +200,6 @@ def create(
     nnx.update(model, weights)
   if config.mesh.fsdp:
     split_heads(model)
-  transformation = build_optimizer(
-    config.optimizer,
-    config.train.num_steps,
-    roles=roles_of(config.optimizer, model),
-    shared=shared_paths(model),
-  )
+  transformation = build_optimizer(config.optimizer, config.train.num_steps, model)
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}

@@ -94,7 +94,7 @@ def initial_weights(experiment: Experiment) -> PyTree | None:
   )
 
 
-def _without_keys(state: Any) -> Any:
+def _without_keys(state: PyTree) -> PyTree:
   """Returns a state without the keys and counters of random streams."""
   return nnx.filter_state(state, nnx.Not(nnx.RngState))
 
@@ -102,7 +102,7 @@ def _without_keys(state: Any) -> Any:
 _FIELDS = 'init_from', 'init_from_step', 'init_from_digest'
 
 
-def source_of(config: Run, workdir: pathlib.Path) -> dict[str, Any]:
+def source_of(config: Run, workdir: pathlib.Path) -> dict[str, str | int | None]:
   """Returns the fields of the config that identify the source; {} without one.
 
   A run that goes on reads nothing from its source, which may be gone. The step and the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -12,10 +12,10 @@ import numpy as np
 from zoo.config.building import within_memory
 from zoo.config.run import Run
 from zoo.host.interruption import Interruption
-from zoo.sharding import State, on_mesh
+from zoo.sharding import State, on_mesh, replicate
 from zoo.storage.checkpoints import kept_steps
-from zoo.training.compilation import Training, advance
-from zoo.training.evaluation import Fetched, Measured, evaluate
+from zoo.training.compilation import Training
+from zoo.training.evaluation import Measured, evaluate
 
 
 class Chunk(NamedTuple):
@@ -24,14 +24,14 @@ class Chunk(NamedTuple):
   Attributes:
     step: The number of steps that are done after the call.
     metrics: The metrics of the last step, as `run_steps` returns them.
-    measured: The evaluation after the last step.
+    measured: The evaluation after the last step, with arrays of NumPy.
     must_save: Whether the caller must save `Loop.state` before it asks for the next
       chunk.
   """
 
   step: int
   metrics: dict[str, np.ndarray]
-  measured: Fetched
+  measured: Measured
   must_save: bool
 
 
@@ -52,7 +52,7 @@ class _Call(NamedTuple):
 
 
 class Loop:
-  """The loop up to the last step, or until a signal: an iterator of chunks.
+  """The loop up to the last step, or until a signal: an iterable of chunks.
 
   Training goes on when the next chunk is asked for, so that the caller may save or read
   the state between two chunks. A loop that looks ahead starts the steps of the next
@@ -88,29 +88,19 @@ class Loop:
     self.state, self.step = state, step
     self._training, self._must_save = training, must_save
     self._interruption, self._looks_ahead = interruption, looks_ahead
-    self._started_ahead: _Call | None = None
     self._start = step, time.process_time()
     self._fetched_step = step
     self._seconds_of_steps = 0.0
     self._last_fetch = 0.0
 
-  def __iter__(self) -> Loop:
-    return self
-
-  def __next__(self) -> Chunk:
-    """Returns the next chunk when its results are on the host."""
-    call, self._started_ahead = self._started_ahead, None
-    if call is None:
-      call = self._advance()
-    if call is None:
-      raise StopIteration
-    if not self._looks_ahead:
-      metrics, measured = self._fetch(call)
-      return Chunk(call.step, metrics, measured, self._must_save(call.step))
-    must_save = self._must_save(call.step)
-    if not must_save:
-      self._started_ahead = self._advance()
-    return Chunk(call.step, *self._fetch(call), must_save)
+  def __iter__(self) -> Iterator[Chunk]:
+    """Yields each chunk when its results are on the host."""
+    call = self._advance()
+    while call is not None:
+      must_save = self._must_save(call.step)
+      ahead = self._advance() if self._looks_ahead and not must_save else None
+      yield Chunk(call.step, *self._fetch(call), must_save)
+      call = ahead or self._advance()
 
   def _advance(self) -> _Call | None:
     """Starts the steps up to the next stop.
@@ -124,13 +114,16 @@ class Loop:
     if self.step >= config.train.num_steps or self._interruption.due():
       return None
     started, stop = time.monotonic(), next_stop(self.step, config)
+    limits = replicate((np.int32(self.step), np.int32(stop)), experiment.mesh)
     with on_mesh(experiment.mesh, config):
-      self.state, metrics = advance(training, self.state, self.step, stop)
+      self.state, metrics = training.steps(
+        self.state, training.key, *limits, training.inputs
+      )
       measured = evaluate(config, training.evaluation, self.state['model'], stop)
     self.step = stop
     return _Call(started, stop, metrics, measured)
 
-  def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Fetched]:
+  def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Measured]:
     """Waits for the results of a call, and adds the time of its steps to the total.
 
     The time begins when the steps were started, and ends when the metrics of the last

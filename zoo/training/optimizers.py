@@ -10,16 +10,20 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from zoo.config.run import OptimizerFields
 from zoo.core.errors import UserError, in_one_line
+from zoo.core.protocols import Model
 from zoo.core.registry import check_registered, entering
-from zoo.core.roles import ROLES, matches, parameter_roles
+from zoo.core.roles import ROLES, matches, parameter_roles, shared_paths
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 # A mask of optax maps a tree of weights to a tree of truth values.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
+# A number, which may be traced.
+Number: TypeAlias = int | float | jax.Array
 
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # Only some optimizers take these fields.
 
@@ -35,7 +39,7 @@ class Averaged(NamedTuple):
 
   num_updates: jax.Array
   trained: PyTree
-  inner: Any
+  inner: optax.OptState
 
 
 def _adam(
@@ -248,43 +252,27 @@ def averages(section: OptimizerFields) -> bool:
   return section.ema_decay is not None or OPTIMIZERS[section.name] is _schedule_free
 
 
-def roles_of(section: OptimizerFields, model: Any) -> dict[str, str] | None:
-  """Returns the roles of a model's weights; None if the optimizer treats all alike."""
-  takes = signature(OPTIMIZERS[section.name]).parameters
-  if 'decayed' not in takes and 'hidden' not in takes:
-    return None
-  return parameter_roles(model)
-
-
-def unfrozen(
-  section: OptimizerFields, tree: PyTree, shared: Mapping[str, Sequence[str]]
-) -> list[jax.Array]:
+def unfrozen(section: OptimizerFields, tree: PyTree, model: Model) -> list[jax.Array]:
   """Returns the arrays of weights or gradients whose factor in `scales` is not 0.
 
   Args:
     section: The section `optimizer`.
     tree: The weights of a model, or their gradients.
-    shared: The paths of weights that have several, from `shared_paths`.
+    model: The model.
   """
-  factors = _by_path(lambda path: _factor(shared.get(path, (path,)), section.scales))(
-    tree
-  )
-  return [
-    leaf
-    for leaf, factor in zip(
-      jax.tree.leaves(tree), jax.tree.leaves(factors), strict=True
-    )
-    if factor
-  ]
+  if not section.scales:
+    return jax.tree.leaves(tree)
+  factors = jax.tree.leaves(_factors(section, model)(tree))
+  pairs = zip(jax.tree.leaves(tree), factors, strict=True)
+  return [leaf for leaf, factor in pairs if factor]
 
 
 def build_optimizer(
   section: OptimizerFields,
-  num_steps: int | jax.Array,
+  num_steps: Number,
+  model: Model,
   in_shape: bool = False,
-  learning_rate: float | jax.Array | None = None,
-  roles: Mapping[str, str] | None = None,
-  shared: Mapping[str, Sequence[str]] | None = None,
+  learning_rate: Number | None = None,
 ) -> optax.GradientTransformation:
   """Returns the optimizer of a section `optimizer`, with its schedule and clipping.
 
@@ -294,36 +282,31 @@ def build_optimizer(
     section: The section `optimizer`.
     num_steps: The number of steps of the run. With the schedule `wsd` and a fixed
       number of warm-up steps it may be a traced float.
+    model: The model, whose weights have roles and paths. Decay and Muon act on weights
+      by their roles. A pattern names a weight that has several paths by any of them.
     in_shape: Whether the arrays keep their shapes, so that they can be sharded along
       any axis.
     learning_rate: A learning rate that replaces that of the section, and may be traced.
-    roles: The roles of the weights, from `roles_of`. Without them all weights are
-      hidden.
-    shared: The paths of weights that have several, from `shared_paths`. A pattern names
-      such a weight by any of them.
 
   Raises:
     UserError: If a registered function returns anything but an optimizer.
   """
-  roles, shared = roles or {}, shared or {}
-
-  def paths_of(path: str) -> Sequence[str]:
-    return shared.get(path, (path,))
-
   scales = section.scales
   make = OPTIMIZERS[section.name]
   takes = signature(make).parameters
+  roles = {}
+  if 'decayed' in takes or 'hidden' in takes:
+    roles = parameter_roles(model)
   options = {option: getattr(section, option) for option in OPTIONS}
   options = {option: value for option, value in options.items() if value is not None}
   if 'decayed' in takes:
-    parts = section.decay.split(',')
+    parts, shared = section.decay.split(','), shared_paths(model)
     options['decayed'] = _by_path(
-      lambda path: _decays(paths_of(path), roles.get(path, 'hidden'), parts)
+      lambda path: _decays(shared.get(path, (path,)), roles.get(path, 'hidden'), parts)
     )
   if 'hidden' in takes:
     options['hidden'] = _by_path(lambda path: roles.get(path, 'hidden') == 'hidden')
-  factors = _by_path(lambda path: _factor(paths_of(path), scales))
-  scaled = _scaled(factors) if scales else optax.identity()
+  scaled = _scaled(_factors(section, model)) if scales else optax.identity()
   if 'scaled' in takes:
     options['scaled'] = scaled
   optimizer = make(build_schedule(section, num_steps, learning_rate), **options)
@@ -340,14 +323,16 @@ def build_optimizer(
   if section.ema_decay is not None:
     optimizer = _with_ema(optimizer, section.ema_decay)
   if 0 in scales.values():
-    optimizer = _without_frozen(optimizer, factors)
+    optimizer = _without_frozen(optimizer, _factors(section, model))
   elementwise = make in _ELEMENTWISE
   if not elementwise or 0 in scales.values():
     optimizer = _of_arrays(optimizer)
   if in_shape or not elementwise:
     return optimizer
 
-  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+  def update(
+    updates: PyTree, state: PyTree, params: PyTree = None
+  ) -> tuple[PyTree, PyTree]:
     # Arrays are flat here for the same reason as in `run_steps` of training/step.py.
     flat = jax.tree.map(
       lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, (updates, state, params)
@@ -373,24 +358,22 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
   )
 
 
-def check_groups(
-  section: OptimizerFields,
-  roles: Mapping[str, str],
-  shared: Mapping[str, Sequence[str]],
-) -> None:
+def check_groups(section: OptimizerFields, model: Model) -> None:
   """Checks the patterns of a config against the paths of a model's weights.
 
   Args:
     section: The section `optimizer`.
-    roles: The roles of the weights, from `parameter_roles`.
-    shared: The paths of weights that have several, from `shared_paths`.
+    model: The model, which may be abstract.
 
   Raises:
     UserError: If a pattern matches no weight, if `weight_decay` is above 0 and `decay`
       names no weight, or if `scales` freezes every weight.
   """
-  weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
   scales = section.scales
+  if not scales and not section.weight_decay and section.decay == 'hidden':
+    return
+  roles, shared = parameter_roles(model), shared_paths(model)
+  weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
   patterns = [('scales', pattern) for pattern in scales]
   patterns += [
     ('decay', part) for part in section.decay.split(',') if part not in _GROUPS
@@ -441,10 +424,16 @@ def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
   return math.prod(own, start=1.0)
 
 
-def _by_path(function: Callable[[str], Any]) -> Mask:
+def _factors(section: OptimizerFields, model: Model) -> Mask:
+  """Returns a function from a tree of weights to their factors in `scales`."""
+  shared = shared_paths(model)
+  return _by_path(lambda path: _factor(shared.get(path, (path,)), section.scales))
+
+
+def _by_path(function: Callable[[str], object]) -> Mask:
   """Returns a function from a tree of weights to the values of `function` at paths."""
 
-  def of_path(path: tuple[Any, ...], _: Any) -> Any:
+  def of_path(path: tuple[Any, ...], _: object) -> object:
     # The path of a variable of NNX is followed by the field with its value.
     keys = (str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
     return function('/'.join(keys))
@@ -491,7 +480,7 @@ def _with_ema(
   """
   log_decay = math.log(decay) if decay else -math.inf
 
-  def average(count: jax.Array, _: Any, trained: PyTree, before: PyTree) -> PyTree:
+  def average(count: jax.Array, _: PyTree, trained: PyTree, before: PyTree) -> PyTree:
     # 1 − decay**count would lose almost all digits to cancellation if decay is near 1.
     rate = (1 - decay) / -jnp.expm1(count.astype(jnp.float32) * log_decay)
     return jax.tree.map(lambda mean, new: mean + rate * (new - mean), before, trained)
@@ -501,7 +490,7 @@ def _with_ema(
 
 def _averaged(
   optimizer: optax.GradientTransformation,
-  average: Callable[[jax.Array, Any, PyTree, PyTree], PyTree],
+  average: Callable[[jax.Array, PyTree, PyTree, PyTree], PyTree],
 ) -> optax.GradientTransformation:
   """Returns an optimizer whose parameters are averages of those that another trains.
 
@@ -530,7 +519,7 @@ def _averaged(
   return optax.GradientTransformation(init, update)
 
 
-def warmup_steps(section: OptimizerFields, num_steps: Any) -> int:
+def warmup_steps(section: OptimizerFields, num_steps: Number) -> int:
   """Returns the steps of the warm-up: the smaller of the lengths that are given."""
   lengths = []
   if section.warmup_steps is not None:
@@ -542,8 +531,8 @@ def warmup_steps(section: OptimizerFields, num_steps: Any) -> int:
 
 def build_schedule(
   section: OptimizerFields,
-  num_steps: Any,
-  learning_rate: float | jax.Array | None = None,
+  num_steps: Number,
+  learning_rate: Number | None = None,
 ) -> optax.Schedule:
   """Returns the learning rate by step: a linear warm-up, then what `schedule` says.
 
@@ -554,9 +543,12 @@ def build_schedule(
   warmup, share = warmup_steps(section, num_steps), section.final_share
   match section.schedule:
     case 'cosine':
-      schedule = optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1), share)
+      schedule = optax.cosine_decay_schedule(
+        peak, max(int(num_steps) - warmup, 1), share
+      )
     case 'linear':
-      schedule = optax.linear_schedule(peak, share * peak, max(num_steps - warmup, 1))
+      length = max(int(num_steps) - warmup, 1)
+      schedule = optax.linear_schedule(peak, share * peak, length)
     case 'wsd':
       schedule = _wsd(peak, share, num_steps - warmup, section.decay_share * num_steps)
     case _:
@@ -569,7 +561,7 @@ def build_schedule(
 
 
 def _wsd(
-  peak: Any, final_share: float, num_steps: Any, decay_steps: Any
+  peak: Number, final_share: float, num_steps: Number, decay_steps: Number
 ) -> optax.Schedule:
   """Returns a constant rate, then a linear decay up to `num_steps`.
 
@@ -577,7 +569,7 @@ def _wsd(
   they are compiled.
   """
 
-  def rate(step: Any) -> jax.Array:
+  def rate(step: ArrayLike) -> jax.Array:
     decay = jnp.maximum(jnp.round(jnp.asarray(decay_steps, jnp.float32)), 1.0)
     left = (num_steps - jnp.asarray(step, jnp.float32)) / decay
     return peak * (final_share + (1 - final_share) * jnp.clip(left, 0.0, 1.0))

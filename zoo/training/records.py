@@ -1,4 +1,4 @@
-"""The records of a run: `metrics.jsonl`, TensorBoard, saved steps, a progress bar."""
+"""The records of a run: `metrics.jsonl`, TensorBoard, steps, and what the bar shows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import functools
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +26,8 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
-from zoo.host.progress import progress_bar
+from zoo.sharding import State
+from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.storage.workdir import has_config, write_config
 from zoo.training.hooks import Event, Hook
 from zoo.training.summary import SUMMARY
@@ -35,39 +35,6 @@ from zoo.training.summary import SUMMARY
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
 _NUM_COPYING_THREADS = 8
-
-
-class Progress:
-  """The progress bar of one launch; a context manager. Only process 0 shows it."""
-
-  def __init__(self, label: str, step: int, num_steps: int):
-    self._bar = progress_bar(label, num_steps, 'step', initial=step)
-
-  def __enter__(self) -> Progress:
-    return self
-
-  def __exit__(self, *exception: object) -> None:
-    self._bar.close()
-
-  def show(
-    self, step: int, loss: float | None = None, risk: float | None = None
-  ) -> None:
-    """Moves the bar to a step, and shows the loss and the risk if they are known."""
-    values = {'loss': loss, 'risk': risk}
-    self._bar.set_postfix(
-      {name: f'{value:.4f}' for name, value in values.items() if value is not None},
-      refresh=False,
-    )
-    self._bar.update(step - self._bar.n)
-
-  @contextlib.contextmanager
-  def hidden(self) -> Iterator[None]:
-    """Takes the bar off a terminal inside the block, where another may print."""
-    if sys.stderr.isatty():
-      self._bar.clear()
-    yield
-    if sys.stderr.isatty():
-      self._bar.refresh()
 
 
 class Records(Hook):
@@ -289,6 +256,74 @@ class TensorBoard(Hook):
     self._writer.write_event(self._proto.Event(wall_time=now, **content))
 
 
+class Saves:
+  """Saves the states of one run, or of many models side by side.
+
+  The clock of `checkpoint.every_minutes` starts when the object is made.
+  """
+
+  def __init__(
+    self,
+    config: Run,
+    checkpoints: Checkpoints,
+    step: int,
+    records: Sequence[Records],
+  ):
+    """Starts the clock.
+
+    Args:
+      config: The config of the run, or that of one of the models.
+      checkpoints: The checkpoints into which states are saved.
+      step: The newest saved step; 0 if none is saved.
+      records: The records of the run, or of each of the models.
+    """
+    self._config, self._checkpoints, self._records = config, checkpoints, records
+    self._saved, self._last_save = step, time.monotonic()
+
+  def due(self, step: int) -> bool:
+    """Returns whether to save here; all processes must call this at the same step.
+
+    Process 0 has the clock.
+    """
+    every, minutes = (
+      self._config.checkpoint.every,
+      self._config.checkpoint.every_minutes,
+    )
+    if step % every == 0 or step == self._config.train.num_steps:
+      return True
+    if step in kept_steps(self._config):
+      return True
+    if minutes is None:
+      return False
+    return processes.run_on_main(
+      lambda: time.monotonic() > self._last_save + 60 * minutes
+    )
+
+  def save(self, step: int, state: State) -> None:
+    """Saves the state, unless it is already saved.
+
+    When everything is written, the records of a run in a bucket are copied into it.
+    Records that wait for the first save are replaced when it is complete.
+
+    Raises:
+      RunError: If this save or the previous one cannot be written.
+    """
+    self._last_save = time.monotonic()
+    if step > self._saved:
+      self._checkpoints.save(step, state, lambda: copy_all(self._records))
+      self._saved = step
+      if any(records.waits for records in self._records):
+        self._checkpoints.wait()
+        for records in self._records:
+          records.replace()
+        copy_all(self._records)
+
+  def save_last(self, step: int, state: State) -> None:
+    """Saves the state, unless it is already saved, and waits until it is written."""
+    self.save(step, state)
+    self._checkpoints.wait()
+
+
 def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
   """Returns the numbers of a line by name, as TensorBoard shows them.
 
@@ -316,10 +351,18 @@ def copy_all(records: Sequence[Records]) -> None:
     list(threads.map(Records.copy, records))
 
 
-def risk_of(line: Mapping[str, Any]) -> float | None:
-  """Returns the risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
-  exact = line['exact_risk']
-  return line['eval_risk'] if exact is None else exact
+def show(bar: Any, line: Mapping[str, Any]) -> None:
+  """Moves a progress bar to the step of a line, and shows the loss and the risk.
+
+  The risk is the exact one, else that on held-out prompts.
+  """
+  exact, held_out = line['exact_risk'], line['eval_risk']
+  values = {'loss': line['loss'], 'risk': held_out if exact is None else exact}
+  bar.set_postfix(
+    {name: f'{value:.4f}' for name, value in values.items() if value is not None},
+    refresh=False,
+  )
+  bar.update(line['step'] - bar.n)
 
 
 def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ import json
 import math
 import pathlib
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,15 +35,16 @@ from zoo.host import processes
 from zoo.host.devices import memory_of, start_devices
 from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
+from zoo.host.progress import hidden, progress_bar
 from zoo.measure.comparison import checked_baselines
 from zoo.objectives import OfFunction
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import (
   Checkpoints,
   kept_steps,
-  run_metadata,
 )
 from zoo.storage.loading import load
+from zoo.storage.steps import Launch
 from zoo.storage.workdir import open_workdir
 from zoo.training.against_baselines import compare_with_baselines, num_compared
 from zoo.training.compilation import Training, compile_training, make_training
@@ -54,8 +54,13 @@ from zoo.training.hooks import Event, Hook, checked_hooks, record
 from zoo.training.initial import source_of
 from zoo.training.loop import Chunk, Loop
 from zoo.training.measured_anew import fields_without_effect, with_missing_metrics
-from zoo.training.records import Progress, Records, TensorBoard, read_lines, risk_of
-from zoo.training.saves import Saves
+from zoo.training.records import (
+  Records,
+  Saves,
+  TensorBoard,
+  read_lines,
+  show,
+)
 from zoo.training.summary import (
   Divergence,
   Summary,
@@ -236,7 +241,7 @@ def events_of(
     Checkpoints(
       workdir,
       config.checkpoint.keep,
-      run_metadata(to_content(config)),
+      to_content(config),
       kept_steps(config),
     ) as checkpoints,
   ):
@@ -250,7 +255,7 @@ def events_of(
         event = finished_event(config, workdir, summary)
         event = with_missing_metrics(experiment, event)
         yield compare_with_baselines(experiment, event) if compare else event
-        raise_if_ctrl_c(interruption)
+        interruption.raise_if_ctrl_c()
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
       training, initial = prepare(experiment, resumes)
@@ -260,7 +265,7 @@ def events_of(
     with (
       Records(workdir, step, config) as records,
       TensorBoard(records, step) as board,
-      Progress(config.model.name, step, num_steps) as progress,
+      progress_bar(config.model.name, num_steps, 'step', initial=step) as bar,
     ):
       saves = Saves(config, checkpoints, step, [records])
       loop = Loop(training, state, step, saves.due, interruption, looks_ahead)
@@ -275,19 +280,18 @@ def events_of(
               chunk.step,
               config.model.name,
             )
-          risks = finish_evaluation(training.evaluation, chunk.measured)
+          (risks,) = finish_evaluation(training.evaluation, chunk.measured)
           event = event_of(training, config, loop, chunk, risks, records)
-          with progress.hidden():  # Hooks may print.
+          with hidden(bar):  # Hooks may print.
             event = record(event, [records, board, *hooks])
-          line = event.metrics
-          progress.show(line['step'], line['loss'], risk_of(line))
+          show(bar, event.metrics)
           if chunk.must_save:
             saves.save(loop.step, loop.state)
-            with progress.hidden():
+            with hidden(bar):
               for hook in hooks:
                 hook.on_save(event)
           if chunk.step < num_steps:
-            with progress.hidden():  # The caller may print.
+            with hidden(bar):  # The caller may print.
               yield event
       except GeneratorExit:  # The caller stops early.
         save_at_break(saves, loop)
@@ -295,14 +299,14 @@ def events_of(
       saves.save_last(loop.step, loop.state)
       if loop.step == num_steps:
         records.replace()  # They still wait if no step was left to be trained.
-        summary = summarised(training, loop, risks, records.wall_time)
-        summary['history'] = checkpoints.history
+        seconds, history = records.wall_time, checkpoints.history
+        summary = summarised(training, loop, risks, seconds, history)
     if summary is not None:
       event = event or finished_event(config, workdir, summary)
       del state, loop  # The memory of the optimizer is free for the comparison.
       event = dataclasses.replace(event, summary=summary)
       yield ended(experiment, event, hooks, compare)
-    raise_if_ctrl_c(interruption)
+    interruption.raise_if_ctrl_c()
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -497,12 +501,6 @@ def ended(
   return event
 
 
-def raise_if_ctrl_c(interruption: Interruption) -> None:
-  """Raises KeyboardInterrupt after Ctrl-C, if there is one process."""
-  if jax.process_count() == 1:
-    interruption.raise_if_ctrl_c()
-
-
 def finished_event(config: Run, workdir: pathlib.Path, summary: Summary) -> Event:
   """Returns the last event of a run that has ended."""
   line = (read_lines(workdir) or [{}])[-1]
@@ -549,55 +547,40 @@ def event_of(
     at: The number of the model among many models; None if there is only one.
 
   Returns:
-    The event, whose metrics are the line of the log.
+    The event, whose metrics are the line of the step in `metrics.jsonl`. A number that
+    was not measured, or that overflows, is None. If nothing was measured, the names of
+    registered metrics and `eval_nll` are absent.
   """
   metrics = chunk.metrics if at is None else metrics_of(chunk.metrics, at)
-  line = line_of(metrics, risks, loop.speed(), records.wall_time)
+  line = {
+    'step': int(metrics['step']),
+    'loss': float(metrics['loss']),
+    'grad_norm': float(metrics['grad_norm']),
+    'eval_risk': risks.sampled and risks.sampled.mean,
+    'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
+    'eval_num_prompts': risks.sampled and risks.sampled.num,
+    'eval_accuracy': risks.accuracy and risks.accuracy.mean,
+    'exact_risk': risks.exact,
+    'curve': risks.curve,
+    'steps_per_second': loop.speed()[0],
+    **({} if risks.nll is None else {'eval_nll': risks.nll.mean}),
+    **risks.metrics,
+    'wall_time': records.wall_time,
+  }
   arrays = loop.state['model']
-  make_model = functools.partial(model_of, training.experiment, arrays, chunk.step, at)
-  return Event(config, records.workdir, chunk.step, line, None, make_model)
+  return Event(
+    config,
+    records.workdir,
+    chunk.step,
+    finite_or_null(line),
+    None,
+    functools.partial(model_of, training.experiment, arrays, chunk.step, at),
+  )
 
 
-def metrics_of(metrics: Mapping[str, np.ndarray], at: int) -> dict[str, Any]:
+def metrics_of(metrics: Mapping[str, np.ndarray], at: int) -> dict[str, np.generic]:
   """Returns the metrics of one of many models, which are scalars."""
   return {name: values[at] for name, values in metrics.items()}
-
-
-def line_of(
-  metrics: Mapping[str, Any],
-  risks: Risks,
-  speed: tuple[float | None, float | None],
-  wall_time: float,
-) -> dict[str, Any]:
-  """Returns the line of a logged step of one model in `metrics.jsonl`.
-
-  Args:
-    metrics: The metrics of the step: scalars on the host.
-    risks: What was measured after the step.
-    speed: Steps per second and CPU-ms per step of this launch, from `Loop.speed`.
-    wall_time: Seconds spent on the run, including earlier launches.
-
-  Returns:
-    The numbers by name. A number that was not measured, or that overflows, is None. If
-    nothing was measured, the names of registered metrics and `eval_nll` are absent.
-  """
-  return finite_or_null(
-    {
-      'step': int(metrics['step']),
-      'loss': float(metrics['loss']),
-      'grad_norm': float(metrics['grad_norm']),
-      'eval_risk': risks.sampled and risks.sampled.mean,
-      'eval_risk_stderr': risks.sampled and risks.sampled.stderr,
-      'eval_num_prompts': risks.sampled and risks.sampled.num,
-      'eval_accuracy': risks.accuracy and risks.accuracy.mean,
-      'exact_risk': risks.exact,
-      'curve': risks.curve,
-      'steps_per_second': speed[0],
-      **({} if risks.nll is None else {'eval_nll': risks.nll.mean}),
-      **risks.metrics,
-      'wall_time': wall_time,
-    }
-  )
 
 
 def model_of(
@@ -640,7 +623,11 @@ def save_at_break(saves: Saves, loop: Loop) -> None:
 
 
 def summarised(
-  training: Training, loop: Loop, risks: Risks | None, wall_time: float
+  training: Training,
+  loop: Loop,
+  risks: Risks | None,
+  wall_time: float,
+  history: list[Launch],
 ) -> Summary:
   """Returns the summary of a run after its last step.
 
@@ -652,12 +639,13 @@ def summarised(
     config = experiment.config
     with on_mesh(experiment.mesh, config):
       measured = evaluate(config, evaluation, loop.state['model'], loop.step)
-    risks = finish_evaluation(evaluation, jax.device_get(measured))
-  return summarise(experiment, risks, loop.speed(), training.flops, wall_time)
+    (risks,) = finish_evaluation(evaluation, jax.device_get(measured))
+  speed = loop.speed()
+  return summarise(experiment, risks, speed, training.flops, wall_time, history)
 
 
 def not_finite(
-  experiment: Experiment, metrics: Mapping[str, Any], checkpoints: Checkpoints
+  experiment: Experiment, metrics: Mapping[str, np.ndarray], checkpoints: Checkpoints
 ) -> NotFiniteError:
   """Returns the error of a run whose newest step is not finite.
 
@@ -689,7 +677,9 @@ def not_finite(
 
 
 def divergence_of(
-  config: Run, metrics: Mapping[str, Any], wrong: UserError | None
+  config: Run,
+  metrics: Mapping[str, np.ndarray | np.generic],
+  wrong: UserError | None,
 ) -> Divergence:
   """Returns the record of a model that is not finite after a step.
 

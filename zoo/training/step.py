@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from zoo.core.protocols import Predictor
-from zoo.core.roles import shared_paths
 from zoo.objectives import StepInputs
 from zoo.objectives.curricula import stage_at
 from zoo.sharding import State, gathered, replicated, shardings_of
@@ -22,12 +21,11 @@ from zoo.training.experiment import Experiment
 from zoo.training.optimizers import (
   averages,
   build_optimizer,
-  roles_of,
   trained_weights,
   unfrozen,
 )
 
-# The loss of a step maps a model, the key of the step and the numbers to a number.
+# The loss of a step maps a model, the key of the step and the inputs to a number.
 Loss = Callable[[Predictor, Key[Array, ''], StepInputs], Float[Array, '']]
 # A step maps the state, the key of the training prompts, the count of the steps before
 # and the other inputs of the program to the next state and the metrics.
@@ -35,12 +33,16 @@ Step = Callable[
   [State, Key[Array, '*n'], Array, StepInputs], tuple[State, dict[str, Array]]
 ]
 
+# The loop over steps carries the state, the number of steps that are done, and the
+# metrics of the last one.
+_Carry: TypeAlias = tuple[State, Array, dict[str, Array]]
+
 
 def train_step(
   state: State,
   key: Key[Array, ''],
   step: Array,
-  numbers: StepInputs,
+  inputs: StepInputs,
   *,
   experiment: Experiment,
   loss: Loss,
@@ -63,8 +65,8 @@ def train_step(
     state: The state of the model and the optimizer.
     key: The key of the training prompts of the run.
     step: The number of steps that are done.
-    numbers: The task and other inputs of the program. If `numbers.learning_rate` or
-      `numbers.num_steps` is not None, it replaces the number in the config.
+    inputs: The task and other inputs of the program. If `inputs.learning_rate` or
+      `inputs.num_steps` is not None, it replaces the number in the config.
     experiment: The experiment. With `mesh.fsdp` the arrays of the model are split
       further between steps than its layers ask for, and are gathered for the loss.
     loss: The function whose gradient is taken.
@@ -80,21 +82,22 @@ def train_step(
   config, graphs = experiment.config, experiment.graphs
   asked = experiment.asked['model']
 
-  def loss_of(model: Any, key: Key[Array, ''], numbers: StepInputs) -> Float[Array, '']:
+  def loss_of(
+    model: Predictor, key: Key[Array, ''], inputs: StepInputs
+  ) -> Float[Array, '']:
     whole = gathered(model, asked) if config.mesh.fsdp else model
-    return loss(whole, key, numbers)
+    return loss(whole, key, inputs)
 
   model = nnx.merge(graphs['model'], state['model'])
   optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
   # The optimizer is built anew in each program, since a learning rate or a number of
-  # steps in `numbers` is an input of the program.
+  # steps in `inputs` is an input of the program.
   optimizer.tx = build_optimizer(
     config.optimizer,
-    config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
+    config.train.num_steps if inputs.num_steps is None else inputs.num_steps,
+    model,
     in_shape,
-    numbers.learning_rate,
-    roles_of(config.optimizer, model),
-    shared_paths(model),
+    inputs.learning_rate,
   )
   trained = model
   if averages(config.optimizer):
@@ -104,15 +107,15 @@ def train_step(
     before = optimizer.opt_state, nnx.state(model, nnx.Param)
     nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
   if config.curriculum.grows:
-    numbers = numbers._replace(stage=stage_at(config.curriculum, step))
+    inputs = inputs._replace(stage=stage_at(config.curriculum, step))
   step_key = jax.random.fold_in(key, step)
-  value, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
+  value, grads = nnx.value_and_grad(loss_of)(trained, step_key, inputs)
   # If the model is an average, the gradients are still those at the trained weights.
   # The optimizer has these weights in its state and updates them there. To the model
   # it adds the change of the averages.
   optimizer.update(model, grads)
   # This is the norm that `optimizer.clip_norm` limits: frozen weights do not count.
-  grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, shared_paths(model)))
+  grad_norm = optax.tree.norm(unfrozen(config.optimizer, grads, model))
   finite = jnp.isfinite(value) & jnp.isfinite(grad_norm)
   metrics = {'loss': value, 'grad_norm': grad_norm, 'finite': finite}
   return {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}, metrics
@@ -121,7 +124,7 @@ def train_step(
 def make_steps(
   take_step: Step, abstract: State, mesh: Mesh, in_shape: bool
 ) -> jax.stages.Wrapped:
-  """Returns the jitted `(state, key, start, stop, numbers) -> (state, metrics)`.
+  """Returns the jitted `(state, key, start, stop, inputs) -> (state, metrics)`.
 
   The metrics are those of the last step. The state is donated. The number of steps is
   an input: however a run is divided into calls, each step is the same program and gives
@@ -146,7 +149,7 @@ def run_steps(
   key: Key[Array, '*n'],
   start: Array,
   stop: Array,
-  numbers: StepInputs,
+  inputs: StepInputs,
 ) -> tuple[State, dict[str, Array]]:
   """Takes the steps after `start`, up to `stop`.
 
@@ -164,7 +167,7 @@ def run_steps(
     key: The key of the training prompts.
     start: The number of steps that are done.
     stop: The number of steps at which the call ends.
-    numbers: The inputs of a step.
+    inputs: The inputs of a step.
 
   Returns:
     The state after the last step, and its metrics. `metrics['step']` is the number of
@@ -178,21 +181,21 @@ def run_steps(
   shapes = jax.tree.map(jnp.shape, state)
   between = shapes if in_shape else jax.tree.map(jnp.size, state)
 
-  def unfinished(carry: tuple[Any, ...]) -> Array:
+  def unfinished(carry: _Carry) -> Array:
     _, step, metrics = carry
     return (step < stop) & metrics['finite'].any()
 
-  def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+  def body(carry: _Carry) -> _Carry:
     state, step, before = carry
     state = jax.tree.map(jnp.reshape, state, shapes)
-    state, metrics = take_step(state, key, step, numbers)
+    state, metrics = take_step(state, key, step, inputs)
     metrics['step'] = jnp.full_like(before['step'], step + 1)
     metrics = jax.tree.map(
       lambda new, old: jnp.where(before['finite'], new, old), metrics, before
     )
     return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
 
-  _, metrics = jax.eval_shape(take_step, state, key, start, numbers)
+  _, metrics = jax.eval_shape(take_step, state, key, start, inputs)
   # The loop needs metrics before the first step. With ones, `finite` is true: the loop
   # starts, and `body` takes the metrics of the first step in place of these.
   placeholders = {

@@ -28,7 +28,7 @@ from zoo.measure.comparison import MODEL, Comparison, below_bayes, table_of
 from zoo.measure.table import format_estimate, name_of_half
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
-from zoo.storage.checkpoints import Launch
+from zoo.storage.steps import Launch
 from zoo.training.evaluation import Risks
 from zoo.training.experiment import Experiment
 
@@ -150,6 +150,7 @@ def summarise(
   speed: tuple[float | None, float | None],
   flops: int,
   wall_time: float,
+  history: list[Launch],
 ) -> Summary:
   """Returns the summary of a model of a program, without a comparison.
 
@@ -159,6 +160,7 @@ def summarise(
     speed: Steps per second and CPU-ms per step of this launch, from `Loop.speed`.
     flops: The operations of a step of the program.
     wall_time: Seconds spent on the run.
+    history: Each launch that has trained the model, the first one first.
   """
   config, mesh = experiment.config, experiment.mesh
   model, task = experiment.model, experiment.task.held_out()
@@ -186,7 +188,7 @@ def summarise(
     'optimal_risk': optimal,
     'excess_risk': excess,
     'comparison': None,
-    'history': [],  # The caller, who has the checkpoints, sets it.
+    'history': history,
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
     'flops_per_second': speed[0] and speed[0] * flops,

@@ -126,8 +126,12 @@ def _shared(experiment: Experiment) -> tuple[Any, ...]:
   fields = to_content(experiment.config)
   name, task_fields = fields.pop('model')['name'], fields.pop('task')
   del fields['seed'], fields['optimizer']['learning_rate']
-  has_own = experiment.objective.compiles_task or bool(experiment.config.eval.metrics)
-  if has_own or isinstance(model, HasExactForm):  # The task's numbers are compiled in.
+  is_compiled_in = (  # These get the task with its numbers.
+    experiment.objective.gets_task_and_key
+    or experiment.config.eval.metrics
+    or isinstance(model, HasExactForm)
+  )
+  if is_compiled_in:
     return json.dumps([fields, name, task_fields]), None
   exact = not experiment.objective.draws_prompts and isinstance(model, FollowsRule)
   if exact and theory.covers(task):  # The exact risk needs only moments of the task.

@@ -18,16 +18,18 @@ from absl import logging
 
 from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
+from zoo.host.progress import hidden, progress_bar
 from zoo.measure.comparison import Comparison
 from zoo.sharding import State, on_mesh
 from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.steps import Launch
 from zoo.training.against_baselines import compare_models
 from zoo.training.compilation import Training
-from zoo.training.evaluation import Risks, evaluate
+from zoo.training.evaluation import Risks, evaluate, finish_evaluation
 from zoo.training.experiment import Experiment
 from zoo.training.hooks import Hook, record
 from zoo.training.loop import Loop
-from zoo.training.records import Progress, Records, risk_of
+from zoo.training.records import Records, Saves, show
 from zoo.training.run import (
   NotFiniteError,
   divergence_of,
@@ -36,7 +38,6 @@ from zoo.training.run import (
   restored,
   wrong_prompts,
 )
-from zoo.training.saves import Saves
 from zoo.training.step import finite_models
 from zoo.training.summary import (
   Divergence,
@@ -46,7 +47,6 @@ from zoo.training.summary import (
   summarise,
   write_divergence,
 )
-from zoo.training.sweeps.stacking import finish_many
 
 
 class Member(NamedTuple):
@@ -103,25 +103,25 @@ def train_many(
       stack.enter_context(Records(folder, step, experiment.config))
       for experiment, folder in members
     ]
-    progress = stack.enter_context(Progress(label, step, config.train.num_steps))
+    bar = progress_bar(label, config.train.num_steps, 'step', initial=step)
+    stack.enter_context(bar)
     saves = Saves(config, checkpoints, step, records)
     loop = Loop(training, state, step, saves.due, interruption, looks_ahead=not hooks)
     risks: list[Risks] = []
     for chunk in loop:
       finite = still_finite(members, chunk.metrics, finite)
       check_some_finite(members, finite)
-      risks = finish_many(training.evaluation, chunk.measured)
+      risks = finish_evaluation(training.evaluation, chunk.measured)
       events = []
-      with progress.hidden():  # Hooks may print.
+      with hidden(bar):  # Hooks may print.
         for i in np.flatnonzero(finite).tolist():
           of_point = members[i].experiment.config
           event = event_of(training, of_point, loop, chunk, risks[i], records[i], at=i)
           events.append(record(event, [records[i], *hooks]))
-      line = events[0].metrics
-      progress.show(line['step'], line['loss'], risk_of(line))
+      show(bar, events[0].metrics)
       if chunk.must_save:
         saves.save(loop.step, loop.state)
-        with progress.hidden():
+        with hidden(bar):
           for hook in hooks:
             for event in events:
               hook.on_save(event)
@@ -133,7 +133,9 @@ def train_many(
       # An earlier launch that took the last step may have finished some of them.
       if finished_summary(folder, experiment.config) is None:
         own.replace()
-    return loop.state, summarised_many(training, members, loop, finite, risks, records)
+    return loop.state, summarised_many(
+      training, members, loop, finite, risks, records, checkpoints.history
+    )
 
 
 def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndarray:
@@ -206,6 +208,7 @@ def summarised_many(
   finite: np.ndarray,
   risks: Sequence[Risks],
   records: Sequence[Records],
+  history: list[Launch],
 ) -> list[Summary | None]:
   """Returns the summaries of models after their last step; None for one not finite.
 
@@ -220,7 +223,7 @@ def summarised_many(
   with on_mesh(first.mesh, first.config):
     if not risks:
       measured = evaluate(first.config, evaluation, model_state, loop.step)
-      risks = finish_many(evaluation, jax.device_get(measured))
+      risks = finish_evaluation(evaluation, jax.device_get(measured))
     experiments = [member.experiment for member in members]
     comparisons: list[Comparison | None] = [None] * len(experiments)
     if not training.uses_statistics:  # Else exact theory compares them.
@@ -229,7 +232,7 @@ def summarised_many(
   for i, experiment in enumerate(experiments):
     summary = None
     if finite[i]:
-      summary = summarise(experiment, risks[i], speed, training.flops, seconds)
+      summary = summarise(experiment, risks[i], speed, training.flops, seconds, history)
       summary['comparison'] = comparisons[i]
     summaries.append(summary)
   return summaries

@@ -20,10 +20,9 @@ from zoo.host.parts import Part
 from zoo.storage.checkpoints import (
   Checkpoints,
   kept_steps,
-  run_metadata,
   save_result,
 )
-from zoo.storage.together import POINTS_FIELD, delete_finished, folder_of_program
+from zoo.storage.together import delete_finished, folder_of_program
 from zoo.storage.workdir import (
   POINTS,
   has_config,
@@ -332,9 +331,10 @@ def _train_stacked(
   training = compile_training(make_many(experiments))
   names, first = [folder.name for _, folder in group], experiments[0].config
   folder_of_all, kept = folder_of_program(workdir, names), kept_steps(first)
-  note = {**run_metadata(to_content(first)), POINTS_FIELD: names}
   label = f'{label}: {len(group)} × {first.model.name}'
-  with Checkpoints(folder_of_all, 1, note, kept) as checkpoints:
+  with Checkpoints(
+    folder_of_all, 1, to_content(first), kept, points=names
+  ) as checkpoints:
     trained = train_many(
       training,
       group,
@@ -353,10 +353,8 @@ def _train_stacked(
     config = experiment.config
     _stop_if_asked(interruption)  # The next launch writes the others.
     if summary is not None and finished_summary(folder, config) is None:
-      summary['history'] = checkpoints.history
-      metadata = run_metadata(to_content(config))
-      metadata['history'] = checkpoints.history
-      save_result(folder, config.train.num_steps, state, metadata)
+      content, num_steps = to_content(config), config.train.num_steps
+      save_result(folder, num_steps, state, content, summary['history'])
       write_summary(folder, summary)
       event = finished_event(config, folder, summary)
       for hook in hooks:

@@ -21,7 +21,6 @@ from jaxtyping import Array, Key, PyTree
 from zoo import theory
 from zoo.config.run import Run
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
 from zoo.objectives import StepInputs
 from zoo.sharding import (
@@ -36,13 +35,10 @@ from zoo.sharding import (
 from zoo.training.compilation import Training, step_of
 from zoo.training.evaluation import (
   Evaluation,
-  Fetched,
-  Risks,
-  Rule,
-  Sampled,
+  HeldOut,
+  exact_risks_of,
   exact_rule,
-  risks_of,
-  sample_all,
+  measure_held_out,
 )
 from zoo.training.experiment import Experiment, create
 from zoo.training.initial import initial_weights
@@ -66,11 +62,11 @@ def make_many(experiments: Sequence[Experiment]) -> Training:
     axis = axis_of_models(config, len(experiments), first.objective.draws_prompts)
     abstract = stack_abstract(alone, len(experiments), axis)
     in_shape = stays_in_shape(config, mesh, abstract)
-    # What such an objective draws depends on the number of lanes, so this must be the
-    # number of a model that is trained alone.
-    counted = alone if first.objective.draws_in_lanes else abstract
+    # What an objective draws by a key depends on the number of lanes, so this must be
+    # the number of a model that is trained alone.
+    counted = alone if first.objective.gets_task_and_key else abstract
     step = step_of(first, counted['model'], statistics, in_shape)
-    numbers, axes = numbers_of_many(configs, tasks)
+    inputs, axes = inputs_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
   return Training(
     experiment=first,
@@ -79,7 +75,7 @@ def make_many(experiments: Sequence[Experiment]) -> Training:
     init=functools.partial(init_side_by_side, experiments, abstract),
     steps=make_steps(step, abstract, mesh, in_shape),
     key=key,
-    numbers=numbers,
+    inputs=inputs,
     evaluation=make_evaluation_many(experiments, statistics),
   )
 
@@ -126,10 +122,10 @@ def _is_key(leaf: Any) -> bool:
   return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def numbers_of_many(
+def inputs_of_many(
   configs: Sequence[Run], tasks: Sequence[Task]
 ) -> tuple[StepInputs, Any]:
-  """Returns the numbers of the models, and along which axes they differ."""
+  """Returns the inputs of a step of all models, and along which axes they differ."""
   task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
   structures = [jax.tree.structure(task) for task in tasks]
   if all(structure == structures[0] for structure in structures):
@@ -137,16 +133,16 @@ def numbers_of_many(
   optimizer = configs[0].optimizer
   rates = [config.optimizer.learning_rate for config in configs]
   axes = StepInputs(task_axes, None if moments is None else 0)  # pyright: ignore
-  numbers = StepInputs(task, moments)
+  inputs = StepInputs(task, moments)
   # With such inputs one program can train at other rates and for other numbers of
   # steps.
   budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
   if budgets or len({*rates}) > 1:
-    numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
+    inputs = inputs._replace(learning_rate=np.array(rates, 'f'))
     axes = axes._replace(learning_rate=0)
   if budgets:
-    numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
-  return numbers, axes
+    inputs = inputs._replace(num_steps=np.float32(configs[0].train.num_steps))
+  return inputs, axes
 
 
 def stream_keys(configs: Sequence[Run], stream: int) -> Key[Array, ' n']:
@@ -216,13 +212,13 @@ def make_evaluation_many(
   tasks = [experiment.task.held_out() for experiment in experiments]
   moments = stacked_moments(tasks)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-  sample = functools.partial(sample_all, graph, config, tasks[0], statistics)
+  sample = functools.partial(measure_held_out, graph, config, tasks[0], statistics)
   groups: dict[object, list[int]] = {}  # Tasks of a group differ in numbers alone.
   for i, task in enumerate(tasks):
     groups.setdefault(jax.tree.structure(task), []).append(i)
   joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
 
-  def sample_many(state: PyTree, inputs: Any) -> Sampled:
+  def sample_many(state: PyTree, inputs: Any) -> HeldOut:
     parts, (key, tasks, moments) = [], inputs
     for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
       at = np.array(members)
@@ -232,34 +228,14 @@ def make_evaluation_many(
     back = np.argsort(np.concatenate([*groups.values()]))
     return jax.tree.map(lambda *part: jnp.concatenate(part)[back], *parts)
 
-  def exact(rules: Rule | None) -> list[float] | list[None]:
-    if rules is None or moments is None:
-      return [None] * len(tasks)
-    if isinstance(rules, LearningRule):
-      return np.asarray(theory.exact_risks(rules, moments)).tolist()
-    return np.asarray(theory.exact_form_risks(rules, tasks[0])).tolist()
-
   whole = replicated(first.mesh)
   rules = jax.vmap(functools.partial(exact_rule, graph, tasks[0]))
   return Evaluation(
     sample=jax.jit(sample_many, out_shardings=whole),
     rule=jax.jit(rules, out_shardings=whole),
-    exact=exact,
+    exact=functools.partial(exact_risks_of, tasks, moments, True),
     inputs=(key, [task for task, _ in joint], moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
     is_sampled=bool(config.eval.num_batches or config.eval.metrics),
+    is_stacked=True,
   )
-
-
-def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
-  """Returns the risks of each model, from the fetched result of `evaluate`."""
-  sampled, rules = fetched
-  exact = evaluation.exact(rules)
-  return [
-    risks_of(
-      jax.tree.map(lambda array, i=i: array[i], sampled),
-      exact[i],
-      evaluation.num_prompts,
-    )
-    for i in range(len(exact))
-  ]
