@@ -1,6 +1,7 @@
 """Interventions in the report of a probe: what is kept, and what is said."""
 
 import csv
+import dataclasses
 import json
 import random
 from typing import Any
@@ -197,4 +198,4 @@ def test_a_report_that_goes_on_has_the_same_columns():
   kept = json.loads(json.dumps(interventions.to_json(table)))
   again = interventions.from_json('what_matters', kept)
   assert repr(again.rows.records()) == repr(table.rows.records())
-  assert again._replace(rows=table.rows) == table
+  assert dataclasses.replace(again, rows=table.rows) == table

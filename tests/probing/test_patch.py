@@ -275,7 +275,8 @@ def test_shares_and_their_errors_are_those_of_numpy():
   task = isotropic(2, 3)
   clean, corrupt = _pair()
   table = effects(_Sum(), task, clean, corrupt)
-  loss_clean, loss_corrupt, paired, rows = table[:4]
+  loss_clean, loss_corrupt, paired = table.clean, table.corrupt, table.gap
+  rows = table.rows
   x, other, y = (
     np.asarray(a, np.float64) for a in (clean.x_query, corrupt.x_query, clean.y_query)
   )

@@ -204,6 +204,9 @@ def across_seeds(
     wanted = 'heads' if heads else 'added'
     check_has_kind(models[0], [wanted], 'which is what across_seeds compares')
     sites = sites_of_kind(models[0], wanted)
+    for i, model in enumerate(models):
+      own = [Node(site) for site in sites_of_kind(model, wanted)]
+      _check_parts(f'model {i}', own, [Node(site) for site in sites])
 
   def measured(model: Predictor) -> Moves:
     return moved_losses(model, task, clean, corrupt, sites, kind, heads)
