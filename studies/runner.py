@@ -308,7 +308,7 @@ def facts() -> dict[str, dict[str, str]]:
     'devices': f'{jax.device_count()} × {device.device_kind}',
   }
   return {
-    'Versions': versions(),
+    'Versions': {name: number or 'source tree' for name, number in versions().items()},
     'Machine': machine,
   }
 
