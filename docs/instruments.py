@@ -153,7 +153,8 @@ errors.
 With skewed losses of 16 to 2048 prompts, 99.6 to 100 % of these sets contain the truth.
 
 The other instruments are not read 200 times. What they compute from the values of
-prompts is tested on values that are drawn in NumPy, at the least number of prompts:
+prompts is tested on values that are drawn in NumPy. A coverage passes if it is at most
+three binomial errors below the one that is claimed:
 
 - means and ratios of skewed values: `alignment`, `jacobian_lens`, `lens`, `task_shift`,
   the distances of `algorithms`, and `unexplained` of `strategies` and of `verdict`

@@ -84,10 +84,8 @@ def over_training(
   """Reads an instrument at the kept steps of several runs, such as seeds.
 
   A run keeps steps for this with `checkpoint.steps='log'`. The interval of a mean is
-  over the runs alone: prompts, which all runs share, are inside of each reading.
-
-  - Quantity: the mean over runs of what the instrument reads, by step.
-  - Null: that of the instrument.
+  over the runs alone: prompts, which all runs share, are inside of each reading. The
+  null is that of the instrument.
 
   Args:
     runs: The folders of runs or of points of a sweep, which differ by their seed.
