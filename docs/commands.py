@@ -27,7 +27,7 @@ _COLUMNS = '| flag | default | meaning | what it may be |\n|---|---|---|---|\n'
 _HEAD = """# The commands
 
 This page has every command with an example, and every flag with its default, for
-readers who look one up. [How to](how_to.md) begins with what you want to do.
+readers who look one up. [The first page](index.md) begins with what you want to do.
 
 Start a command as `python -m launch.NAME` with its flags. After the
 [install](start.md#install) with `pip install -e` this works in any folder. Paths in
