@@ -304,9 +304,7 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=own_lstm_config.py:smoke',)
   answer = launch(*arguments, cache=cache, cwd=outside)
   assert answer.returncode == 0, answer.stderr
-  assert re.search(
-    r'own_lstm +\d+\.\d+ ± \d+\.\d+ +\d+\.\d+ +-\n', answer.stdout
-  )
+  assert re.search(r'own_lstm +\d+\.\d+ ± \d+\.\d+ +\d+\.\d+ +-\n', answer.stdout)
   workdir = outside / 'checkpoints' / 'runs' / 'own_lstm_config-smoke'
   whole = saved_arrays(workdir, 20)
   # As if it had been killed behind its first checkpoint.
