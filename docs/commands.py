@@ -155,8 +155,8 @@ CSV beside it.""",
   ),
   'probe': _Section(
     """Reports which known algorithm a trained model is nearest to, such as
-gradient descent or ridge regression, and what the model does besides. [Probe a
-model](probing.md) says how to read the report.""",
+gradient descent or ridge regression, and what the model does besides.
+[Which algorithm](probing.md) says how to read the report.""",
     """python -m launch.probe --checkpoint=checkpoints/yq_lsa --only=algorithm \\
     --out=runs/probe""",
     'the report is …/runs/probe/report.html, its numbers are in '
