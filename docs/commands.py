@@ -27,7 +27,7 @@ _COLUMNS = '| flag | default | meaning | what it may be |\n|---|---|---|---|\n'
 _HEAD = """# The commands
 
 This page has every command with an example, and every flag with its default, for
-readers who look one up. [How to](how_to.md) begins with what you want to do.
+readers who look one up. [The first page](index.md) begins with what you want to do.
 
 Start a command as `python -m launch.NAME` with its flags. After the
 [install](start.md#install) with `pip install -e` this works in any folder. Paths in
@@ -155,8 +155,8 @@ CSV beside it.""",
   ),
   'probe': _Section(
     """Reports which known algorithm a trained model is nearest to, such as
-gradient descent or ridge regression, and what the model does besides. [Probe a
-model](probing.md) says how to read the report.""",
+gradient descent or ridge regression, and what the model does besides.
+[Which algorithm](probing.md) says how to read the report.""",
     """python -m launch.probe --checkpoint=checkpoints/yq_lsa --only=algorithm \\
     --out=runs/probe""",
     'the report is …/runs/probe/report.html, its numbers are in '

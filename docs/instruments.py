@@ -35,8 +35,9 @@ Everywhere ± is the standard error times Student's t, or the end of an interval
 farther away. It is [half of a 95 % interval](glossary.md#intervals) from the numbers of
 prompts on that are [below](#how-often-intervals-contain-the-truth). In the formulas f
 is the prediction of the model, y the target, E L a mean loss, and E Var(f | x_q) the
-[effect of the context](probing.md#the-effect-of-the-context). The pages
-[Probe a model](probing.md) and [Look inside](inside.md) say how to use the functions.
+[effect of the context](unexplained.md#the-effect-of-the-context). The pages
+[Which algorithm](probing.md) and [Patch and ablate](inside.md) say how to use the
+functions.
 
 """
 _EXAMPLE = """import dataclasses

@@ -30,7 +30,7 @@ other weights that decay, by their roles or their paths. `config.optimizer.scale
 multiplies the learning rate of weights by a factor; the factor 0 freezes them.
 
 In a model of your own, modules say the roles of their weights
-([how](models_and_tasks.md#the-roles-of-the-weights)).
+([how](model_interface.md#the-roles-of-the-weights)).
 
 Muon works on matrices. It treats a fused kernel, such as `key_query` of `mamba2` or the
 four gates of `lstm`, as one matrix. It treats an array that holds a matrix for each

@@ -1,8 +1,8 @@
 """Links that leave docs/, which must also work on a git forge.
 
-A link to a page of a study leads to the page of the site that includes it: README.md of
-the study NAME to NAME, and OTHER.md to NAME_other. Each other file of the repository
-that a page links to gets a page with its text, and each folder a page with its files.
+A link to README.md of the study NAME leads to the page NAME of the site, which includes
+it. Each other file of the repository that a page links to gets a page with its text,
+and each folder a page with its files.
 """
 
 import os
@@ -40,9 +40,8 @@ class FileLinks(SphinxTransform):
       is_page = DOCS in target.parents and RESULTS not in target.parents
       if not is_page and target.with_suffix('.md').is_file():
         target = target.with_suffix('.md')  # Sphinx takes it for one of its pages
-      if target.suffix == '.md' and target.parent.parent == ROOT / 'studies':
-        part = '' if target.stem == 'README' else f'_{target.stem.lower()}'
-        node['reftarget'] = f'{target.parent.name}{part}'
+      if target.name == 'README.md' and target.parent.parent == ROOT / 'studies':
+        node['reftarget'] = target.parent.name
         continue
       is_download = DOCS in target.parents and target.suffix != '.md'
       if not target.is_dir() and (is_download or not target.exists()):

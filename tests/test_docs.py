@@ -66,7 +66,7 @@ def files_of(page: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
   ('page', 'number'),
   mostly_full(
-    [('from_pytorch', 2), ('from_pytorch', 3)],
+    [('from_pytorch', 0), ('from_pytorch', 1)],
     [
       (page, number)
       for page in _COMING_FROM
@@ -182,7 +182,7 @@ def test_the_code_on_probing_prints_what_it_says(
 ):
   text = (ROOT / 'docs' / 'probing.md').read_text()
   blocks = re.findall(r'```python\n(.*?)```(?:\n\n```\n(.*?)```)?', text, re.DOTALL)
-  assert len(blocks) == 9
+  assert len(blocks) == 8
   monkeypatch.chdir(tmp_path)
   for code, said in blocks:
     exec(compile(code, 'probing.md', 'exec'), {})
@@ -197,6 +197,8 @@ def test_the_code_on_probing_prints_what_it_says(
   [
     pytest.param('tasks.md', 1, marks=pytest.mark.slow),
     pytest.param('inside.md', 5, marks=FULL),
+    pytest.param('layers.md', 1, marks=FULL),
+    pytest.param('unexplained.md', 1, marks=FULL),
     pytest.param('tabular.md', 2, marks=FULL),
   ],
 )
@@ -219,8 +221,7 @@ def test_the_code_of_a_page_prints_what_it_says(
     pytest.param('probing_by_example.ipynb', 2, marks=FULL),
     pytest.param('inside_by_example.ipynb', 3, marks=FULL),
     pytest.param('dynamics_by_example.ipynb', 2, marks=FULL),
-    pytest.param('own_model.ipynb', 1, marks=FULL),
-    pytest.param('own_task.ipynb', 2, marks=FULL),
+    pytest.param('your_task.ipynb', 2, marks=FULL),
     pytest.param('theory_by_example.ipynb', 4, marks=FULL),
   ],
 )
@@ -270,14 +271,14 @@ def assert_same_but_for_rounding(page: str, expected: str) -> None:
     assert abs(float(left) - float(right)) < 1.5 * 10.0**-digits
 
 
-_OWN_CLASSES = 'models_and_tasks', 'tasks_of_your_own'
+_OWN_CLASSES = 'your_model', 'task_interface'
 
 
 @pytest.fixture
 def outside(tmp_path):
   """A folder with the files of the pages on a model and a task of one's own."""
   files = [file for page in _OWN_CLASSES for file in files_of(page)]
-  names = 'softmax_attention', 'softmax_config', 'my_tasks'
+  names = 'own_lstm', 'own_loop', 'own_lstm_config', 'my_tasks'
   assert tuple(name for name, _ in files) == names
   for name, code in files:
     (tmp_path / f'{name}.py').write_text(code)
@@ -300,13 +301,11 @@ def test_mixers_of_ones_own_keep_the_contract(register, unchecked):
 @pytest.mark.slow
 @pytest.mark.full
 def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
-  arguments = ('--config=softmax_config.py:smoke',)
+  arguments = ('--config=own_lstm_config.py:smoke',)
   answer = launch(*arguments, cache=cache, cwd=outside)
   assert answer.returncode == 0, answer.stderr
-  assert re.search(
-    r'softmax_attention +\d+\.\d+ ± \d+\.\d+ +\d+\.\d+ +-\n', answer.stdout
-  )
-  workdir = outside / 'checkpoints' / 'runs' / 'softmax_config-smoke'
+  assert re.search(r'own_lstm +\d+\.\d+ ± \d+\.\d+ +\d+\.\d+ +-\n', answer.stdout)
+  workdir = outside / 'checkpoints' / 'runs' / 'own_lstm_config-smoke'
   whole = saved_arrays(workdir, 20)
   # As if it had been killed behind its first checkpoint.
   shutil.rmtree(workdir / 'checkpoints' / '20')
@@ -332,7 +331,7 @@ def test_a_task_outside_the_package_trains(outside, cache):
 @pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize(
-  ('page', 'number'), [('models_and_tasks', 3), ('tasks_of_your_own', 3)]
+  ('page', 'number'), [('model_interface', 1), ('task_interface', 3)]
 )
 def test_programs_of_the_pages_on_own_classes_print_what_they_say(
   page, number, outside, cache

@@ -50,8 +50,7 @@ def public_names() -> Iterator[tuple[str, Any]]:
 _PAGES = [
   'start',
   'garg',
-  'one_model',
-  'how_to',
+  'your_model',
   'train',
   'sweep',
   'plot',

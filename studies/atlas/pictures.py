@@ -1,6 +1,5 @@
 """The pictures of an atlas, which are drawn from its rows."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +12,6 @@ from studies.atlas.results import (
   LEAST_SHARE,
   LOWEST,
   NOTHING,
-  TRAINED,
   AtlasRow,
   at_budget,
   baselines_of,
@@ -33,7 +31,6 @@ from zoo.reports.style import (
   GREEN,
   GREY,
   ORANGE,
-  PALETTE,
   PURPLE,
   VERMILION,
   Ax,
@@ -60,8 +57,6 @@ def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   drawn: dict[str, Axes | list[Axes]] = {'atlas': heat_map(rows)}
   if ratios := slope_ratios(rows):
     drawn['atlas_slopes'] = slopes(ratios)
-  if any(row.known == TRAINED and np.isfinite(row.losses).all() for row in rows):
-    drawn['atlas_examples'] = by_examples(rows)
   if changed := changes(rows):
     drawn['atlas_guesses'] = effects(changed)
   if len({row.prompts for row in rows}) > len({row.task for row in rows}):
@@ -212,52 +207,6 @@ def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
   if row.known == LOWEST:
     return f'{shown}\ntheory'
   return f'{shown}\nBayes' if is_like_bayes(row, rows) else shown
-
-
-def by_examples(rows: Sequence[AtlasRow], *, ax: Ax = None) -> list[Axes]:
-  """Draws the loss of each model and of baselines by the number of examples.
-
-  A mark shows the number of examples in training.
-
-  Args:
-    rows: The rows of the atlas.
-    ax: Axes to draw in, one for each task and guess. By default the function makes a
-      figure.
-
-  Returns:
-    The axes of the panels.
-  """
-  colours, panels = _colours(rows), []
-  trained = [row for row in at_budget(rows) if row.steps]
-  for name, of in _by_column(trained, rows).items():
-    lines = [series('in training', 'mark', GREY, [of[0].context_length], [0.0])]
-    baselines = baselines_of(rows, of[0].prompts)
-    for baseline, colour in _LINES.items():
-      if measured := baselines.get(baseline):
-        shown = _positive(measured.by_length)
-        lines.append(series(baseline, 'dashed', colour, measured.lengths, shown))
-    for row in of:
-      shown = _positive(row.by_length)
-      lines.append(series(row.model, 'curve', colours[row.model], row.lengths, shown))
-    axes = 'examples before the query', 'loss (log scale)'
-    panels.append(Panel(name, *axes, tuple(lines), y_scale='log'))
-  return plot_panels(panels, min(len(panels), 2), 2.6, ax=ax)
-
-
-def _colours(rows: Sequence[AtlasRow]) -> dict[str, str]:
-  models = dict.fromkeys(row.model for row in rows if row.steps)
-  return dict(zip(models, itertools.cycle(PALETTE), strict=False))
-
-
-def _by_column(
-  shown: Sequence[AtlasRow], rows: Sequence[AtlasRow]
-) -> dict[str, list[AtlasRow]]:
-  """Groups the rows with finite losses by column of the heat map."""
-  groups: dict[str, list[AtlasRow]] = {}
-  for row in shown:
-    if row.losses and np.isfinite(row.losses).all():
-      groups.setdefault(_column(row, rows), []).append(row)
-  return groups
 
 
 def effects(changed: Sequence[GuessChange], *, ax: Ax = None) -> list[Axes]:

@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Sequence
 
 from studies.atlas.comparisons import Difference, differences
-from studies.atlas.measure import FEWER_PROMPTS, NUM_PROMPTS
 from studies.atlas.pictures import draw
 from studies.atlas.results import (
   LIKE_BAYES,
@@ -33,7 +32,8 @@ ABOUT = {
     'answer 0 is used. A star marks a model that reaches the limit of steps with fewer '
     'operations. “theory” is the lowest known risk of a layer of linear attention. '
     '“Bayes” means that the whole interval over seeds is less than 0.01 above Bayes. A '
-    'dash means that the model cannot do the task.',
+    'dash means that the model cannot do the task. Models are ordered by the geometric '
+    'mean of their numbers, the lowest first.',
   ),
   'atlas_slopes': (
     'What more operations bring',
@@ -41,19 +41,13 @@ ABOUT = {
     'share with a smaller budget. The labels say how many times larger the largest '
     'budget is. Cells with a star are left out.',
   ),
-  'atlas_examples': (
-    'Loss by number of examples',
-    'Models are trained on prompts of one length, and measured on shorter and longer '
-    f'ones: {FEWER_PROMPTS} prompts of each length for each seed, where the '
-    f'tables have {NUM_PROMPTS}. Models for a fixed number of examples cannot '
-    'take more.',
-  ),
   'atlas_guesses': (
     'What a guess changes',
     'A “linear” guess is a trained w·x of the query, written in the tokens; a '
     '“residual” one is outside the model: subtracted from the labels, and added to the '
     'prediction. Differences from the guess 0 are paired by seed and prompt. Bars are '
-    '95 % intervals: over seeds for one model, and over models for means.',
+    '95 % intervals: over seeds for one model, and over models for means. Models are '
+    'ordered by the lower of their two changes.',
   ),
   'atlas_contexts': (
     'By the context length of training',

@@ -39,6 +39,11 @@ from zoo.reports.style import (
 )
 
 _STEP = 'training step'
+# Fields of the kept diagrams, as a reader says them.
+_WORDS = {
+  'task.num_urns': 'number of urns',
+  'optimizer.weight_decay': 'weight decay',
+}
 _UNKNOWN = Estimate(math.nan, math.nan)
 
 
@@ -202,7 +207,8 @@ def _scale_of(steps: Sequence[int]) -> tuple[str, str]:
 def _panels_of(diagram: Diagram) -> Iterator[Panel]:
   weights, unexplained = diagram.weights, diagram.unexplained
   is_shared: np.ndarray = diagram.is_shared
-  names = [f'{diagram.field} = {value}' for value in diagram.values]
+  field = _WORDS.get(diagram.field, diagram.field)
+  names = [f'{field} = {value}' for value in diagram.values]
   if diagram.field == SEED:  # the values of the field are the seeds
     weights, unexplained = weights.swapaxes(0, 2), unexplained.swapaxes(0, 1)
     is_shared = np.any(is_shared, axis=2, keepdims=True)
@@ -219,9 +225,10 @@ def _panels_of(diagram: Diagram) -> Iterator[Panel]:
     yield Panel(title, x_axis, 'weight', tuple(lines), scale)
   # These colours differ from those of the predictors.
   colours = itertools.cycle([*BASELINES.values()][2:])
+  by_value = unexplained.swapaxes(0, 1)
   left = tuple(
-    _line(f'left, {name}', 'dashed curve', colour, diagram.steps, unexplained[:, at])
-    for at, (name, colour) in enumerate(zip(names, colours, strict=False))
+    _line(f'unexplained, {name}', 'dashed curve', colour, diagram.steps, values)
+    for name, colour, values in zip(names, colours, by_value, strict=False)
   )
   title = ', '.join(filter(None, [diagram.title, 'what they leave']))
   yield Panel(title, x_axis, 'share unexplained', left, scale)
@@ -368,7 +375,7 @@ def _draw_diagram(
   axes.grid(visible=False)
   axes.set_title(diagram.title, size=8 if diagram.title else None)
   axes.set_xlabel(f'{_STEP} (log scale)' if is_log else _STEP)
-  axes.set_ylabel(diagram.field)
+  axes.set_ylabel(_WORDS.get(diagram.field, diagram.field))
   axes.set_yticks(range(len(diagram.values)), [*map(str, diagram.values)])
   if is_log:
     axes.set_xscale('log')

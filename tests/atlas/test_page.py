@@ -39,7 +39,7 @@ def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   )
   in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %'
   ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
-  for path in 'studies/atlas/README.md', 'docs/how_sure.md', 'docs/results.md':
+  for path in 'studies/atlas/README.md', 'docs/results.md':
     for said in *in_tokens, f'{_percent(outside.mean, 0)} % {ends}':
       assert said in _text(path), (path, said)
 
@@ -58,8 +58,8 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   assert f'(p = {p_value:.4f} by a sign test)' in page
   median = abs(100 * np.median(means))
   assert f'median by {median:.0f} %' in page
-  for path in 'docs/results.md', 'docs/how_sure.md':
-    assert f'lowers the loss of {less} of the {len(means)}' in _text(path)
+  lowers = f'lowers the loss of {less} of the {len(means)}'
+  assert lowers in _text('docs/results.md')
   remaining = [model for model, effect in shares.items() if effect.p_value < 0.05]
   assert remaining == ['looped', 'gru']
   for model in remaining:
@@ -98,8 +98,7 @@ def test_the_gain_outside_the_model_is_told_by_rates_and_by_seeds(effects):
     if effect.row.guess == 'linear' and effect.kind == 'other models'
   )
   mean, half = _percent(over_seeds.mean, 1), f'{100 * over_seeds.half:.1f}'
-  for path in 'docs/results.md', 'docs/how_sure.md':
-    assert f'over seeds {mean} ± {half} %' in _text(path)
+  assert f'over seeds {mean} ± {half} %' in _text('docs/results.md')
 
 
 def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
@@ -115,7 +114,7 @@ def test_fresh_seeds_have_the_same_rates_and_give_what_the_pages_say():
   (pool,) = comparisons.pooled(outside).values()
   mean, low, high = (_percent(end, 0) for end in (pool.mean, pool.low, pool.high))
   said = f'{mean} % ({low} to {high} %)'
-  for path in 'docs/results.md', 'docs/how_sure.md', 'studies/atlas/README.md':
+  for path in 'docs/results.md', 'studies/atlas/README.md':
     assert said in _text(path), (path, said)
   page = _text('studies/atlas/README.md')
   means = [effect.share.mean for effect in others]

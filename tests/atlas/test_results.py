@@ -193,7 +193,7 @@ def test_the_share_of_what_is_not_learned():
   assert results.scale_of(rows, ('prior', 4)) == (0.0, 9.0)
 
 
-_PICTURES = ['atlas', 'atlas_slopes', 'atlas_examples', 'atlas_guesses']
+_PICTURES = ['atlas', 'atlas_slopes', 'atlas_guesses']
 
 
 def _matrix(axes):

@@ -221,8 +221,8 @@ def test_lines_over_training_have_bands_over_seeds():
   expected = 0.9 - half, 0.9 + half
   np.testing.assert_allclose([at_end.min(), at_end.max()], expected, 1e-4)
   assert {line.get_label() for line in left.lines} == {
-    'left, task.num_tasks = 4',
-    'left, task.num_tasks = 64',
+    'unexplained, task.num_tasks = 4',
+    'unexplained, task.num_tasks = 64',
   }
 
 

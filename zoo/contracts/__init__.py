@@ -1,6 +1,6 @@
 """Checks that a model or a task of any class does what the library relies on.
 
-docs/models_and_tasks.md says what a model is, and docs/tasks_of_your_own.md a task.
+docs/model_interface.md says what a model is, and docs/task_interface.md a task.
 """
 
 from zoo.contracts.models import check_model as check_model

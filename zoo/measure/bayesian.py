@@ -91,8 +91,8 @@ def exchangeability(
     ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
     ... )
     >>> rows = zoo.exchangeability(task.baselines()['bayes'], task, num_prompts=8)
-    >>> abs(rows[0].kl.mean) < 1e-5
-    True
+    >>> print(f'{abs(rows[0].kl.mean):.4f}')  # Bayes does not depend on the order
+    0.0000
   """
   check_predictor(predictor)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
@@ -214,8 +214,8 @@ def martingale(
     ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
     ... )
     >>> rows = zoo.martingale(task.baselines()['bayes'], task, 256, num_steps=2)
-    >>> all(abs(row.drift.mean) < 2 * row.drift.half for row in rows)
-    True
+    >>> print([f'{row.drift.mean:.2f} ± {row.drift.half:.2f}' for row in rows])
+    ['-0.03 ± 0.07', '-0.06 ± 0.09']
 
   References:
     Falck, Wang and Holmes, arXiv 2406.00793.

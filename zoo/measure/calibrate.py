@@ -184,8 +184,8 @@ def calibration(
     ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
     ... )
     >>> result = zoo.calibration(task.baselines()['bayes'], task, num_prompts=512)
-    >>> result.p_value > 0.01
-    True
+    >>> print(f'p = {result.p_value:.2f}')
+    p = 0.43
   """
   check_predictor(predictor)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)

@@ -45,8 +45,8 @@ class Curve(NamedTuple):
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> found = zoo.curve(task.baselines()['zero'], task, num_prompts=64)
-    >>> found.half.shape  # the number after ±, for 0, 1, …, 4 examples
-    (5,)
+    >>> print(found.mean.round(1), '±', found.half.round(1))  # after 0 to 4 examples
+    [1.9 3.6 1.6 1.8 1.7] ± [0.9 1.6 0.7 0.9 0.7]
   """
 
   num_examples: Int[np.ndarray, ' n']

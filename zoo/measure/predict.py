@@ -152,6 +152,9 @@ def predict(
 ) -> Float[np.ndarray, ' b *k']:
   """Returns the prediction for each query, from the first examples of its prompt.
 
+  See also `zoo.curve`, the loss after each number of examples, and `zoo.distribution`,
+  which says how sure a prediction is.
+
   Args:
     predictor: A model, a baseline of a task, or another callable that predicts.
     prompt: Prompts `[b]` with c examples each.
@@ -172,8 +175,8 @@ def predict(
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> prompt = task.sample(jax.random.key(0), 3)
     >>> bayes = task.baselines()['bayes']
-    >>> zoo.predict(bayes, prompt, num_examples=[0, 2, 4]).shape
-    (3,)
+    >>> print(zoo.predict(bayes, prompt, num_examples=[0, 2, 4]).round(2))
+    [ 0.    2.18 -0.04]
   """
   checked_prompt(prompt)
   b, c = prompt.x.shape[:2]

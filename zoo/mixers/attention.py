@@ -173,8 +173,8 @@ class SoftmaxAttention(_Attention):
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
     >>> mixer = zoo.mixers.SoftmaxAttention(slot, rngs=nnx.Rngs(0))
-    >>> mixer(jnp.ones((1, 5, 8))).shape
-    (1, 5, 8)
+    >>> print(mixer(jnp.ones((1, 5, 8)))[0, :, 0].round(2))  # equal tokens
+    [1.04 1.04 1.04 1.04 1.04]
 
   References:
     Vaswani et al., arXiv 1706.03762, eq. 1.
@@ -250,8 +250,8 @@ class ForgettingAttention(_Attention):
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
     >>> mixer = zoo.mixers.ForgettingAttention(slot, rngs=nnx.Rngs(0))
-    >>> mixer.attention(jnp.ones((1, 5, 8))).shape
-    (1, 2, 5, 5)
+    >>> print(mixer.attention(jnp.ones((1, 5, 8)))[0, 0, -1].round(2))  # old ones fade
+    [0.03 0.06 0.13 0.26 0.52]
 
   References:
     Lin et al., arXiv 2503.02130, eq. 5.
@@ -317,8 +317,8 @@ class ReLUAttention(_Attention):
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
     >>> mixer = zoo.mixers.ReLUAttention(slot, causal=False, rngs=nnx.Rngs(0))
-    >>> mixer(jnp.ones((1, 5, 8))).shape
-    (1, 5, 8)
+    >>> print(mixer(jnp.ones((1, 5, 8)))[0, :, 0].round(2))  # equal tokens
+    [0.84 0.84 0.84 0.84 0.84]
 
   References:
     Bai et al., arXiv 2306.04637, eq. 2.

@@ -67,8 +67,8 @@ class Hyena(Mixer):
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=1)
     >>> mixer = zoo.mixers.Hyena(slot, horizon=16.0, rngs=nnx.Rngs(0))
-    >>> mixer(jnp.ones((1, 5, 8))).shape
-    (1, 5, 8)
+    >>> print(mixer(jnp.ones((1, 5, 8)))[0, :, 0].round(2))
+    [-0.02 -0.19 -0.12 -0.14 -0.19]
 
   References:
     Poli et al., arXiv 2302.10866, section 3.

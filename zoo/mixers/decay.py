@@ -67,8 +67,8 @@ class LinearMixer(HeadState):
   Example:
     >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
     >>> mixer = zoo.mixers.LinearMixer(slot, causal=False, rngs=nnx.Rngs(0))
-    >>> mixer(jnp.ones((1, 5, 8))).shape
-    (1, 5, 8)
+    >>> print(np.round(mixer(jnp.ones((1, 5, 8)))[0, :, 0], 2))
+    [1.69 1.69 1.69 1.69 1.69]
 
   References:
     arXiv 2512.04268, eq. 3.

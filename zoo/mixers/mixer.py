@@ -133,8 +133,8 @@ class Mixer(nnx.Module):
     ...   def __call__(self, tokens):
     ...     number = jnp.arange(1.0, tokens.shape[1] + 1)[None, :, None]
     ...     return self.out(jnp.cumsum(tokens, axis=1) / number)
-    >>> Average(8, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 8))).shape
-    (1, 5, 8)
+    >>> print(Average(8, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 8)))[0, :, 0].round(2))
+    [2.48 2.48 2.48 2.48 2.48]
   """
 
   causal: bool = True

@@ -83,8 +83,8 @@ class DeepLSA(TokenModel):
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.DeepLSA(2, num_layers=1, form='sparse', rngs=nnx.Rngs(0))
-    >>> model(task.sample(jax.random.key(0), 3)).shape
-    (3,)
+    >>> print(model(task.sample(jax.random.key(0), 3)).round(2))  # not trained
+    [-0.05 -0.24  0.  ]
   """
 
   order_invariant = True

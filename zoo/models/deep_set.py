@@ -52,8 +52,8 @@ class DeepSet(TokenModel):
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.DeepSet(2, num_layers=1, width=8, rngs=nnx.Rngs(0))
-    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
-    (3, 5)
+    >>> print(model.predictions(task.sample(jax.random.key(0), 1)).round(2))
+    [[-0.09 -0.02 -0.11  0.13  0.02]]
 
   References:
     Zaheer et al., arXiv 1703.06114, Theorem 2.

@@ -56,8 +56,8 @@ def quantile_edges(task: Task, num_bars: int = NUM_BARS) -> Float[Array, ' m']:
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
-    >>> zoo.models.quantile_edges(task, 4).shape
-    (5,)
+    >>> print(np.round(zoo.models.quantile_edges(task, 4), 1))
+    [-1.4 -0.7  0.   0.7  1.4]
   """
   n = check_count('num_bars', num_bars, minimum=2)
   if task.label_kind != 'numbers':

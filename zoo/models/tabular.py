@@ -88,8 +88,8 @@ class Tabular(nnx.Module):
     ...   num_features=8, num_layers=1, num_loops=1, width=8, rngs=nnx.Rngs(0)
     ... )
     >>> x, y = jnp.ones((1, 5, 3)), jnp.arange(5.0)[None]
-    >>> model.predict_rows(x, y, x_queries=x[:, :2]).shape
-    (1, 2)
+    >>> print(model.predict_rows(x, y, x_queries=x[:, :2]).round(2))  # not trained
+    [[2.01 2.01]]
 
   References:
     TabPFN, Hollmann et al., arXiv 2207.01848.

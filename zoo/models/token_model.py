@@ -78,8 +78,8 @@ class TokenModel(nnx.Module):
     ...     return jnp.cumsum(tokens[..., -1:], axis=1)[:, at]
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = RunningSum(num_features=2, rngs=nnx.Rngs(0))
-    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
-    (3, 5)
+    >>> print(np.round(model.predictions(task.sample(jax.random.key(0), 1)), 2))
+    [[ 0.   -0.02 -0.18 -0.97  0.1 ]]
   """
 
   num_trained_loops = 1

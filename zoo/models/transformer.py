@@ -164,8 +164,8 @@ class Transformer(TokenModel):
     >>> model = zoo.models.Transformer(
     ...   num_features=2, context_length=4, num_layers=1, width=8, rngs=nnx.Rngs(0)
     ... )
-    >>> model(task.sample(jax.random.key(0), 3)).shape
-    (3,)
+    >>> print(model(task.sample(jax.random.key(0), 3)).round(2))  # not trained
+    [ 0.28 -0.29 -0.45]
 
   References:
     The norms are placed as in GPT-2 (Radford et al., 2019).

@@ -149,8 +149,8 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
     >>> step = np.full(3, 0.25)
     >>> form = zoo.core.exact_forms.Recurrence(np.zeros(2), np.ones(3), step, step)
     >>> moments = zoo.theory.sequential.recurrence_moments(form, task)
-    >>> zoo.theory.sequential.recurrence_curve(form, moments).shape
-    (4,)
+    >>> print(np.round(zoo.theory.sequential.recurrence_curve(form, moments), 3))
+    [2.    1.5   1.125 0.844]
   """
   dtype = jnp.result_type(form.write)
   _, mean, prior, features, noise = jax.tree.map(

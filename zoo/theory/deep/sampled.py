@@ -123,8 +123,8 @@ def sampled_risk(
     >>> model = zoo.create_model('deep_lsa', num_features=2, rngs=nnx.Rngs(0))
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=4)
     >>> risk = zoo.theory.deep.sampled_risk(model, task, num_draws=1000)
-    >>> risk.stderr < risk.stderr_without_control
-    True
+    >>> print(f'{risk.stderr:.1g}, without a control {risk.stderr_without_control:.1g}')
+    0.0003, without a control 0.06
 
   References:
     docs/theory_depth.md.
