@@ -8,6 +8,9 @@ from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
 from zoo.measure.intervals import Estimate as Estimate
 from zoo.measure.table import Rows as Rows
+from zoo.probing.beliefs import BeliefScore as BeliefScore
+from zoo.probing.beliefs import one_step as one_step
+from zoo.probing.beliefs import probe_beliefs as probe_beliefs
 from zoo.probing.inside.activations import attention_maps as attention_maps
 from zoo.probing.inside.activations import capture as capture
 from zoo.probing.inside.activations import intermediates as intermediates
@@ -51,6 +54,8 @@ from zoo.probing.inside.reach import dead_sites as dead_sites
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
 from zoo.probing.inside.task_vectors import task_vectors as task_vectors
+from zoo.probing.interchange import Interchanged as Interchanged
+from zoo.probing.interchange import interchange as interchange
 from zoo.probing.nearest_algorithms.by_layer import LayerAlgorithms as LayerAlgorithms
 from zoo.probing.nearest_algorithms.by_layer import algorithms as algorithms
 from zoo.probing.nearest_algorithms.guesses import LearnedGuess as LearnedGuess
@@ -76,6 +81,8 @@ from zoo.probing.nearest_strategies.shifts import task_shift as task_shift
 from zoo.probing.report import baselines_of as baselines_of
 from zoo.probing.report import probe as probe
 from zoo.probing.scores import risks as risks
+from zoo.probing.steer import Steered as Steered
+from zoo.probing.steer import steer as steer
 from zoo.probing.validate import Checked as Checked
 from zoo.probing.validate import InstrumentCheck as InstrumentCheck
 from zoo.probing.validate import Planted as Planted
@@ -86,9 +93,11 @@ def __dir__() -> list[str]:
   # The public names of these rooms stand here. The rooms are in globals since they are
   # imported.
   rooms = {
+    'beliefs',
     'checks',
     'context',
     'inside',
+    'linear_maps',
     'nearest_algorithms',
     'nearest_strategies',
     'report',
