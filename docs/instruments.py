@@ -105,8 +105,8 @@ the wrong readings.
 _TABLES = """
 ## Results as tables
 
-`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `task_vectors`, `lens`,
-`strategies` and `algorithms` return rows:
+`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `probe_beliefs`, `steer`,
+`interchange`, `task_vectors`, `lens`, `strategies` and `algorithms` return rows:
 
 | call | what it gives |
 |---|---|
@@ -144,14 +144,15 @@ of tables say `± t·s.e.` if there are fewer:
 | means of losses, shares of a gap, circuits, R² | 1024 |
 | squared differences of predictions, as in `sampled_algorithm` | never |
 
-Fewer prompts are not refused, except by `head_scores` below 512, by `task_vectors`
-below 128 functions and by `probe_latents` below 128 prompts. Where a gap of losses is
+Fewer prompts are not refused, except by `head_scores` and `interchange` below 512, by
+`task_vectors` below 128 functions, and by `probe_latents`, `probe_beliefs` and `steer`
+below 128 prompts. Where a gap of losses is
 less than 8 standard errors from 0, its shares have Fieller's set at 3 standard errors.
 With skewed losses of 16 to 2048 prompts, 99.6 to 100 % of these sets contain the truth.
 
 The coverage of other instruments is not tested. Of those that sample prompts, these are
-`algorithms`, `alignment`, `circuit`, `head_scores`, `learned_guess`, `lens`,
-`path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also `effects` by
+`algorithms`, `alignment`, `circuit`, `head_scores`, `interchange`, `learned_guess`,
+`lens`, `path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also `effects` by
 gradients and `unexplained` of `strategies`. The instruments `attribution`,
 `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
 forms without sampling error.
