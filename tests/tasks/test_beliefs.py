@@ -456,7 +456,7 @@ def test_clusters_of_labels():
 
   def integrals(points):
     density = stats.norm.pdf(np.asarray(points)[:, None], at[None]).prod(axis=0)
-    return [np.trapezoid(at**n * density, at) for n in range(3)]
+    return [integrate.trapezoid(at**n * density, at) for n in range(3)]
 
   def of(x, y, query):
     mass, first, second = np.zeros(2), np.zeros((2, 2, 2)), np.zeros((2, 2, 2))
