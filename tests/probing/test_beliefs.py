@@ -244,10 +244,11 @@ class _Weights(nnx.Module):
   """Holds the posterior means of two weights, and the query; predicts by them."""
 
   def __init__(self, task):
-    self.task, self.tap = task, Tap('stream', 'b n w', kind='stream')
+    self.belief = lambda prompt: task.belief(prompt).values
+    self.tap = Tap('stream', 'b n w', kind='stream')
 
   def __call__(self, prompt):
-    means = self.task.belief(prompt).values[..., :2]
+    means = self.belief(prompt)[..., :2]
     held = self.tap(jnp.concatenate([means, prompt.features], axis=-1))[:, -1]
     return jnp.sum(held[:, :2] * held[:, 2:], axis=1)
 
