@@ -24,7 +24,7 @@ def config():
   config.task.process, config.task.context_length = 'mess3', 15
   config.model.tokens = 'shifted'
   config.model.num_layers, config.model.width = 2, 64
-  config.objective.positions = 'all'
+  config.objective.positions = 'every'
   config.optimizer.learning_rate = 0.003
   config.train.batch_size, config.train.num_steps = 256, 1500
   config.eval.every = config.checkpoint.every = 1500

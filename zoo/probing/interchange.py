@@ -151,7 +151,7 @@ def interchange(
     source = values[site][2 * quarter :, -1].astype(np.float32)
     size = source.shape[1]
     check_count(f'rank at the site {site!r}', rank, maximum=size)
-    start = generator.standard_normal((size, rank))
+    start = _orthonormal(generator, size, rank)
     batches = generator.integers(quarter, size=(num_steps, _BATCH))
     basis = _search(
       programs,
@@ -282,7 +282,8 @@ def _search(
     def step(state: tuple[Array, Any], at: Array) -> tuple[tuple[Array, Any], None]:
       weights, moments = state
       updates, moments = optimizer.update(jax.grad(loss)(weights, at), moments)
-      return (optax.apply_updates(weights, updates), moments), None
+      moved: Any = optax.apply_updates(weights, updates)
+      return (moved, moments), None
 
     # Optax multiplies integers by floats.
     with jax.numpy_dtype_promotion('standard'):
