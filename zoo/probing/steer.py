@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.intervals import Estimate, Interval, one_more
-from zoo.measure.predict import Programs, at_query
+from zoo.measure.predict import Programs
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.probing.beliefs import (
@@ -25,8 +26,7 @@ from zoo.probing.beliefs import (
   without_rival,
 )
 from zoo.probing.checks import taps_of
-from zoo.probing.inside.activations import recorded
-from zoo.probing.inside.edits import Add, edited
+from zoo.probing.inside.edits import edited
 from zoo.probing.linear_maps import one_minus
 
 _NUM_RANDOM = 8  # Random subspaces, whose spread gives the interval of one more.
@@ -124,16 +124,17 @@ def steer(
   generator = np.random.default_rng(seed)
   for site in chosen:
     directions = _directions(values[site][:half, -1], beliefs[:half, -1], known)
-    shape = _shape_at_query(model, prompt, site)
+    stepped = Partial(_stepped, site)
 
-    def change(directions: np.ndarray, site=site, shape=shape) -> np.ndarray:
-      """Returns how predictions move from those of the same program without change."""
-      steps = [(other - own) @ directions, np.zeros((half, directions.shape[1]))]
-      after, before = (
-        _predictions(programs, model, task, scored, site, step.reshape(half, *shape))
-        for step in steps
-      )
-      return after - before
+    def predictions(directions: np.ndarray, stepped=stepped) -> np.ndarray:
+      step = ((other - own) @ directions).astype(np.float32)
+      return expected_labels(task, programs.run(stepped, [model], scored, step))
+
+    # The same program without a change has the same rounding.
+    before = predictions(np.zeros_like(directions))
+
+    def change(directions: np.ndarray, of=predictions, before=before) -> np.ndarray:
+      return of(directions) - before
 
     slope, r2 = compared(change(directions), moved)
     turned = [_turned(directions, generator) for _ in range(_NUM_RANDOM)]
@@ -203,27 +204,15 @@ def expected_labels(task: Task, prediction: ArrayLike) -> Float[np.ndarray, 'b o
   return array.reshape(len(array), -1)
 
 
-def _predictions(
-  programs: Programs,
-  model: Any,
-  task: Task,
-  prompt: Prompt,
-  site: str,
-  step: Float[np.ndarray, 'b ...'],
-) -> Float[np.ndarray, 'b o']:
+def _stepped(
+  site: str, models: Sequence[Any], prompt: Prompt, step: Float[Array, 'b m']
+) -> Float[Array, ' b *k']:
   """Returns predictions with a step added to the value at the query's token."""
-  copy = edited(model, {site: Add(step.astype(np.float32), np.s_[:, -1])})
-  (prediction,) = programs.run(at_query, [copy], prompt)
-  return expected_labels(task, prediction)
 
+  def change(value: Array) -> Array:
+    return value.at[:, -1].add(step.reshape(value[:, -1].shape).astype(value.dtype))
 
-def _shape_at_query(model: Any, prompt: Prompt, site: str) -> tuple[int, ...]:
-  """Returns the shape of the value of one prompt at the query's token."""
-
-  def value(prompt: Prompt) -> Array:
-    return recorded(model, prompt, [site])[0][site]
-
-  return jax.eval_shape(value, prompt).shape[2:]
+  return edited(models[0], {site: change})(prompt)
 
 
 def _directions(
