@@ -22,6 +22,7 @@ from zoo.measure.predict import Programs
 from zoo.measure.table import Rows
 from zoo.probing.beliefs import at_tokens, belief_sites, sampled
 from zoo.probing.checks import takes
+from zoo.probing.inside.activations import in_order_of_calls
 from zoo.probing.inside.edits import edited
 from zoo.probing.steer import (
   by_bayes,
@@ -114,7 +115,7 @@ def interchange(
     seed: The seed of the prompts and of the search.
 
   Returns:
-    A row for each site, by layer.
+    A row for each site, in the order of a forward pass.
 
   Raises:
     UserError: If the task has no belief, or none that determines a prediction, and
@@ -142,8 +143,9 @@ def interchange(
   quarter = num_prompts // 4
   prompt, wanted = _pairs(task, variable, 4 * quarter, seed)
   base = part_of(prompt, slice(2 * quarter))
-  values = at_tokens(model, dataclasses.replace(prompt, latents=None), chosen, chosen)
   base = dataclasses.replace(base, latents=None)
+  chosen = in_order_of_calls(model, base, chosen)
+  values = at_tokens(model, dataclasses.replace(prompt, latents=None), chosen, chosen)
   fitted, scored = slice(quarter), slice(quarter, 2 * quarter)
   programs, rows = Programs(), Rows[Interchanged]()
   generator = np.random.default_rng(seed)

@@ -26,6 +26,7 @@ from zoo.probing.beliefs import (
   without_rival,
 )
 from zoo.probing.checks import taps_of
+from zoo.probing.inside.activations import in_order_of_calls
 from zoo.probing.inside.edits import edited
 from zoo.probing.linear_maps import one_minus
 
@@ -95,7 +96,7 @@ def steer(
     seed: The seed of the prompts and of the random directions.
 
   Returns:
-    A row for each site, by layer.
+    A row for each site, in the order of a forward pass.
 
   Raises:
     UserError: If the task has no belief, or none that determines a prediction; if a
@@ -114,6 +115,7 @@ def steer(
   prompt, beliefs = sampled(task, num_prompts, seed)
   chosen = belief_sites(model, sites)
   check_token_sites(model, chosen)
+  chosen = in_order_of_calls(model, prompt, chosen)
   half = num_prompts // 2
   own, other = beliefs[half : 2 * half, -1], beliefs[:half, -1]
   scored = part_of(prompt, slice(half, 2 * half))
