@@ -45,7 +45,7 @@ def draw(model, untrained, task, site, num_prompts=4096) -> Figure:
   for name, of in (('decoded, trained', model), ('decoded, untrained', untrained)):
     rows = at_tokens(of, prompt, [site])[site].reshape(len(target), -1)
     panels[name] = Ridge(rows[:num])(target[:num], rows[num:])
-  figure = Figure(2.9)
+  figure = Figure(2.6)
   colours = np.clip(target[num:], 0, 1) * 0.9
   for axes, (name, points) in zip(
     figure.subplots(1, 3, sharex=True, sharey=True), panels.items(), strict=True
@@ -64,6 +64,7 @@ def draw(model, untrained, task, site, num_prompts=4096) -> Figure:
         ha='center',
         va='center' if below else 'bottom',
         fontsize=8,
+        bbox={'facecolor': 'white', 'alpha': 0.7, 'linewidth': 0, 'pad': 0.5},
       )
     axes.set(title=name, xlim=(-0.16, 1.16), ylim=(-0.14, 1.0), aspect='equal')
     axes.axis('off')
