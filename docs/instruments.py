@@ -152,8 +152,9 @@ With skewed losses of 16 to 2048 prompts, 99.6 to 100 % of these sets contain th
 
 The coverage of other instruments is not tested. Of those that sample prompts, these are
 `algorithms`, `alignment`, `circuit`, `head_scores`, `interchange`, `learned_guess`,
-`lens`, `path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also `effects` by
-gradients and `unexplained` of `strategies`. The instruments `attribution`,
+`lens`, `path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also
+`effects` by gradients and `unexplained` of `strategies`. Those of `probe_beliefs` and
+`steer` have a test (`--full`), whose shares are not measured yet. The instruments `attribution`,
 `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
 forms without sampling error.
 
