@@ -154,9 +154,9 @@ The coverage of other instruments is not tested. Of those that sample prompts, t
 `algorithms`, `alignment`, `circuit`, `head_scores`, `interchange`, `learned_guess`,
 `lens`, `path_effect`, `path_effects`, `probe_latents` and `task_shift`, and also
 `effects` by gradients and `unexplained` of `strategies`. Those of `probe_beliefs` and
-`steer` have a test (`--full`), whose shares are not measured yet. The instruments `attribution`,
-`copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
-forms without sampling error.
+`steer` have a test (`--full`), whose shares are not measured yet. The instruments
+`attribution`, `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are
+identities or closed forms without sampling error.
 
 This command measures the shares of the table:
 
