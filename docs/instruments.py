@@ -106,8 +106,8 @@ the wrong readings.
 _TABLES = """
 ## Results as tables
 
-`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `task_vectors`, `lens`,
-`strategies` and `algorithms` return rows:
+`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `probe_beliefs`, `steer`,
+`interchange`, `task_vectors`, `lens`, `strategies` and `algorithms` return rows:
 
 | call | what it gives |
 |---|---|
@@ -145,9 +145,10 @@ of tables say `± t·s.e.` if there are fewer:
 | means of losses, shares of a gap, circuits, R² | 1024 |
 | squared differences of predictions, as in `sampled_algorithm` | never |
 
-Fewer prompts are not refused, except by `head_scores` below 512, by `task_vectors`
-below 128 functions, by `across_seeds` below 64 prompts, and by `probe_latents` below
-128 prompts or three untrained models: with two, the interval of `above_untrained`
+Fewer prompts are not refused, except by `head_scores` and `interchange` below 512, by
+`task_vectors` below 128 functions, by `across_seeds` below 64 prompts, by
+`probe_beliefs` and `steer` below 128 prompts, and by `probe_latents` below 128 prompts
+or three untrained models: with two, the interval of `above_untrained`
 contained the truth in 0.87 of 1000 draws, and with three in 0.94. Where a gap of losses
 is less than 8 standard errors from 0, its shares have Fieller's set at 3 standard
 errors.
@@ -161,14 +162,15 @@ three binomial errors below the one that is claimed:
   the distances of `algorithms`, and `unexplained` of `strategies` and of `verdict`
 - shares of a gap, from 16 prompts on: `circuit`, `path_effect`, `path_effects`, and
   `effects` by gradients
-- R² on other prompts, and beside untrained models: `probe_latents`
+- R² on other prompts, and beside untrained models: `probe_latents`, `probe_beliefs`
 - correlations: `head_scores`
 - ranges of the nearest number of steps: `algorithms`
 - means over models or chains: `across_seeds`, `local_learning_coefficient`
 
-The numbers of `learned_guess` have no intervals. The instruments `attribution`,
-`copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk` are identities or closed
-forms without sampling error.
+The coverage of `steer` has a test (`--full`) whose shares are not measured yet, and
+that of `interchange` has none. The numbers of `learned_guess` have no intervals. The
+instruments `attribution`, `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk`
+are identities or closed forms without sampling error.
 
 This command measures the shares of the table:
 

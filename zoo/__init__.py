@@ -20,6 +20,7 @@ from zoo.config.defaults import default_config as default_config
 from zoo.contracts import check_model as check_model
 from zoo.contracts import check_task as check_task
 from zoo.core import registry as _registry
+from zoo.core.beliefs import Belief as Belief
 from zoo.core.errors import RunError as RunError
 from zoo.core.errors import UserError as UserError
 from zoo.core.learning_rule import LearningRule as LearningRule

@@ -14,7 +14,8 @@ from zoo.measure.intervals import Estimate, Interval
 from zoo.probing.attention_heads import _LEAST_PROMPTS as LEAST_OF_CORRELATION
 from zoo.probing.attention_heads import correlation
 from zoo.probing.latents import _LEAST_PROMPTS as LEAST_OF_PROBES
-from zoo.probing.latents import _LEAST_UNTRAINED, _Ridge, _scores
+from zoo.probing.latents import _LEAST_UNTRAINED, _scores
+from zoo.probing.linear_maps import Ridge
 from zoo.probing.nearest.by_layer import _match
 from zoo.probing.nearest.context import share_of_effect
 
@@ -54,7 +55,7 @@ def test_intervals_of_r2_contain_that_of_the_fitted_map(noise, skewed):
   for _ in range(_NUM_DRAWS):
     rows, target = _noisy(generator, 2 * half, noise, skewed)
     (score,) = _scores({'site': rows}, (), {'w': target})
-    predicted = _Ridge(rows[:half])(target[:half], all_rows)
+    predicted = Ridge(rows[:half])(target[:half], all_rows)
     whole = np.square(all_targets - target[:half].mean()).mean()
     truth = 1 - np.square(predicted - all_targets).mean() / whole
     hits.append(_contains(score.r2, float(truth)))

@@ -21,6 +21,7 @@ from tests.compare import refuses
 from tests.compiled import built
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full, mostly_slow
+from tests.probing import test_beliefs as beliefs
 from tests.probing.models import (
   biased,
   induction,
@@ -58,6 +59,7 @@ GIVE_VALUES = {
   'mean_attention',
   'null_models',
   'over_training',  # of any instrument
+  'one_step',
   'probe',  # of the instruments below
   'prune',
   'sites',
@@ -467,6 +469,51 @@ def _latents_of_least_squares(model, task, seed):
   return {score.site: score.r2 for score in scores if score.target == 'least squares'}
 
 
+MESS3 = zoo.create_task('hidden_markov', process='mess3', context_length=8)
+
+
+def _for_mess3() -> Any:
+  return built(
+    lambda: zoo.models.Transformer(
+      3, 8, num_layers=1, width=8, num_heads=2, num_outputs=3, rngs=nnx.Rngs(0)
+    )
+  )
+
+
+def _beliefs_beside_untrained(model, task, seed):
+  if not isinstance(model, nnx.Module):
+    raise zoo.UserError('no module')
+  scores = probing.probe_beliefs(
+    model,
+    task,
+    num_prompts=256,
+    seed=seed,
+    untrained=[_redrawn(model, i) for i in range(3)],
+  )
+  return {
+    score.site: score.beyond_untrained
+    for score in scores
+    if score.beyond_untrained is not None
+  }
+
+
+def _beliefs_of_stream(model, task, seed):
+  *_, score = probing.probe_beliefs(model, task, num_prompts=512, seed=seed)
+  return {'r2': score.r2, 'beyond_rival': score.beyond_rival}
+
+
+def _steered(model, task, seed):
+  (row,) = probing.steer(model, task, num_prompts=512, seed=seed)
+  return {'slope': row.slope, 'r2': row.r2}
+
+
+def _interchanged(model, task, seed):
+  (row,) = probing.interchange(
+    model, task, rank=2, num_prompts=512, num_steps=100, seed=seed
+  )
+  return {'r2': row.r2, 'whole': row.whole_r2}
+
+
 def _redrawn(model, seed) -> Any:
   """The model with other weights of the same size, as if untrained."""
   copy, rng = nnx.clone(model), np.random.default_rng(seed)
@@ -792,6 +839,74 @@ CASES = {
     _latents_of_least_squares,
     planted={
       'least squares': (_LeastSquares, {'weights': (0.9999, 1.0), 'query': (-0.1, 0.1)})
+    },
+  ),
+  'probe_beliefs': Case(
+    _beliefs_beside_untrained, task=MESS3, null=(-math.inf, 0.0), trained=_for_mess3
+  ),
+  'probe_beliefs, beyond the rival': Case(
+    _beliefs_of_stream,
+    task=MESS3,
+    planted={
+      'the belief': (
+        lambda: beliefs.Holds(beliefs.belief),
+        {'r2': (0.9999, 1.0), 'beyond_rival': (0.9999, 1.0)},
+      ),
+      'the last symbol': (
+        lambda: beliefs.Holds(beliefs.last_symbol),
+        {'beyond_rival': 0.0},
+      ),
+      'belief and noise': (
+        lambda: beliefs.Holds(beliefs.noisy_belief),
+        lambda: {'beyond_rival': beliefs.noisy_truth()},
+      ),
+    },
+    covers=('belief and noise',),
+  ),
+  'steer': Case(
+    _steered,
+    task=MESS3,
+    null=0.0,
+    # Altered examples leave it the last symbol alone; without labels it is as it was.
+    trained=lambda: beliefs.Holds(beliefs.belief),
+    without=(
+      'untrained transformer',
+      'untrained lstm',
+      'untrained deep_set',
+      'trained, labels of 0',
+    ),
+    planted={
+      'the belief': (
+        lambda: beliefs.Holds(beliefs.belief),
+        {'slope': (0.9999, 1.0001), 'r2': (0.9999, 1.0)},
+      ),
+      'not read': (
+        lambda: beliefs.Holds(beliefs.belief, reads=False),
+        {'slope': 0.0, 'r2': 0.0},
+      ),
+      'the last symbol': (
+        lambda: beliefs.Holds(beliefs.last_symbol),
+        {'slope': 0.0, 'r2': 0.0},
+      ),
+      'too sure': (
+        lambda: beliefs.Holds(beliefs.belief, power=2),
+        lambda: {'slope': beliefs.sharper_truth()},
+      ),
+    },
+    covers=('too sure',),
+  ),
+  'interchange': Case(
+    _interchanged,
+    task=MESS3,
+    planted={
+      'the belief': (
+        lambda: beliefs.Holds(beliefs.belief),
+        {'r2': (0.99, 1.0), 'whole': (0.9999, 1.0)},
+      ),
+      'not read': (
+        lambda: beliefs.Holds(beliefs.belief, reads=False),
+        {'r2': 0.0, 'whole': 0.0},
+      ),
     },
   ),
 }

@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses, trees
+from zoo.core.beliefs import Belief
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -27,7 +28,7 @@ from zoo.core.errors import (
 )
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, checked_prompt
 
 # Longer contexts are this many times as long as that of the task.
 _LENGTHS = 2, 4, 8, 16, 32
@@ -470,6 +471,83 @@ class BaseTask(trees.Tree, abc.ABC):
     If it is unknown, the result is None.
     """
     return None
+
+  def belief(self, prompt: Prompt) -> Belief:
+    """Returns the exact posterior of what prompts were drawn from, at each token.
+
+    The belief at place i follows from the first i examples and the features of the next
+    one, which is all that a model has seen when it predicts label i. What it is about
+    depends on the task, and stands in its `compute_belief`: the hidden state, the
+    member of a pool, the part of a mixture, or the weights.
+
+    Args:
+      prompt: Prompts `[b]` of this task. They may have fewer examples.
+
+    Returns:
+      The belief, with values `[b, c + 1, k]`.
+
+    Raises:
+      UserError: If the posterior of this task is not known, or the prompts have another
+        number of features.
+
+    Example:
+      >>> task = zoo.create_task('task_pool', num_features=2, num_tasks=3)
+      >>> belief = task.belief(task.sample(jax.random.key(0), 4))
+      >>> belief.values.shape, belief.values[0, 0].round(3).tolist()
+      ((4, 17, 3), [0.3330000042915344, 0.3330000042915344, 0.3330000042915344])
+    """
+    prompt = checked_prompt(prompt, 'belief', self.num_features)
+    return self.compute_belief(dataclasses.replace(prompt, latents=None))
+
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes what `belief` returns.
+
+    A task of your own defines this method. `zoo.core.beliefs.values_of` compiles the
+    method `belief` of an estimator, which the tasks of this library use.
+
+    Args:
+      prompt: Prompts `[b]`, checked and without latents.
+
+    Returns:
+      The belief, with values `[b, c + 1, k]`.
+
+    Raises:
+      UserError: If the posterior of the task is not known, as here.
+    """  # noqa: DOC202
+    raise self.no_belief(
+      'its posterior has no closed form here; define compute_belief(prompt) for one'
+    )
+
+  def belief_prediction(
+    self, values: Float[Array, 'b k'], prompt: Prompt
+  ) -> Float[Array, ' b *k']:
+    """Returns what a reader with a given belief predicts for the query.
+
+    For the belief of the prompt itself at the query this is the Bayes prediction.
+
+    Args:
+      values: A belief for each prompt, `[b, k]`, one place of `Belief.values`.
+      prompt: Prompts `[b]`, of which the features of the query are used alone.
+
+    Returns:
+      The expected label, `[b]`, or the probabilities of the classes, `[b, k]`.
+
+    Raises:
+      UserError: If the belief of the task does not determine a prediction, or if the
+        task does not say it, as here.
+    """  # noqa: DOC202
+    raise UserError(
+      f'{type(self).__name__} does not say what follows from a belief; define '
+      f'{type(self).__name__}.belief_prediction(values, prompt)'
+    )
+
+  def no_belief(self, why: str) -> UserError:
+    """Returns the error of a task without a belief.
+
+    Args:
+      why: Why it has none, as the end of the message.
+    """
+    return UserError(f'{type(self).__name__} has no belief: {why}')
 
   def baselines(self) -> dict[str, Predictor]:
     """Returns untrained predictors to compare a model with, by name.

@@ -133,10 +133,27 @@ def predict_labels(
     is_last: Whether all N examples are seen.
     prior: Log probability of each partition, or a number if all are equally probable.
   """
+  of_block = block_of_query(table, densities, is_last, prior)
+  return losses.log_probability(of_block @ shares)
+
+
+def block_of_query(
+  table: Partitions,
+  densities: Float[Array, ' s'],
+  is_last: Bool[Array, ''],
+  prior: Vector = 0.0,
+) -> Float[Array, ' s']:
+  """Returns the probability that the query is in each block.
+
+  Args:
+    table: The partitions of the prompt.
+    densities: Log density of each block.
+    is_last: Whether all N examples are seen.
+    prior: Log probability of each partition, or a number if all are equally probable.
+  """
   scores = jnp.sum(densities[table.rows], axis=1) + jnp.asarray(prior, densities.dtype)
   holders = jnp.where(is_last, table.holders[:, 1], table.holders[:, 0])
-  of_block = jnp.zeros_like(densities).at[holders].add(jax.nn.softmax(scores))
-  return losses.log_probability(of_block @ shares)
+  return jnp.zeros_like(densities).at[holders].add(jax.nn.softmax(scores))
 
 
 def sums_over(

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.distributions import Distribution, Gaussian, GaussianMixture
+from zoo.core.prompt import Prompt
 from zoo.core.trees import Matrix, Number, Vector
 from zoo.estimators.baselines import Baseline, Describing, Examples
 from zoo.estimators.linear import Ridge
@@ -89,6 +90,51 @@ class GaussianPosterior(Posterior, Describing):
     return Gaussian(self.predict(examples), ridge.describe(examples).std)
 
 
+@struct.dataclass(eq=False, repr=False)
+class WeightPosterior(Baseline):
+  """The posterior of the weights of linear regression: their means and variances.
+
+  With `A = X root = U S Vᵀ` the mean is `mean + root V (S/(S² + σ²)) Uᵀ (y − X mean)`,
+  and the covariance `root (I − V (S²/(S² + σ²)) Vᵀ) rootᵀ`, of which the diagonal is
+  given. Without noise, singular values that are rounding errors count as 0.
+
+  Args:
+    mean: Mean of the weights `[d]`.
+    root: A root of the covariance of the weights, `[d, k]`. None is the identity.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
+  """
+
+  mean: Vector
+  root: Matrix
+  noise_std: Number
+
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    d = len(examples.x_query)
+    return jnp.dot(examples.x_query, self._of_weights(examples)[:d])
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the means and then the variances, after each number of examples."""
+    return self._everywhere(self._of_weights, prompt)
+
+  def _of_weights(self, examples: Examples) -> Float[Array, ' m']:
+    x, y, *_ = examples.zeroed()
+    mean = jnp.asarray(self.mean, x.dtype)
+    root = np.eye(x.shape[1]) if self.root is None else self.root
+    root = jnp.asarray(root, x.dtype)
+    u, s, vt = jnp.linalg.svd(x @ root, full_matrices=False)
+    is_some = s > s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
+    squares = s * s + jnp.square(jnp.asarray(self.noise_std, x.dtype))
+    squares = jnp.where(is_some, squares, 1)
+    along = jnp.where(is_some, s / squares, 0) * ((y - x @ mean) @ u)
+    # What is left of each axis; those that the features do not reach keep all.
+    axes = root @ vt.T
+    known = jnp.where(is_some, s * s / squares, 0)
+    outside = root - axes @ vt
+    left = jnp.sum(jnp.square(axes) * (1 - known)[None], axis=1)
+    variance = left + jnp.sum(jnp.square(outside), axis=1)
+    return jnp.concatenate([mean + axes @ along, variance])
+
+
 def as_mixture(distribution: Distribution) -> GaussianMixture:
   """Returns a Gaussian as a mixture of one component, and a mixture as it is."""
   if isinstance(distribution, GaussianMixture):
@@ -99,7 +145,7 @@ def as_mixture(distribution: Distribution) -> GaussianMixture:
 
 
 def log_density_of_features(
-  examples: Examples, covariance: Float[np.ndarray, 'd d'] | None = None
+  examples: Examples, covariance: Float[ArrayLike, 'd d'] | None = None
 ) -> Float[Array, '']:
   """Returns the log density of the features of the seen examples and of the query.
 

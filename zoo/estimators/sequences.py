@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core import losses
 from zoo.core.prompt import Prompt, checked_prompt
@@ -82,6 +82,25 @@ class NGram(SequenceBaseline):
     following = jax.nn.one_hot(jnp.roll(symbols, -1), self.num_symbols)
     return jnp.log(counted.astype(following.dtype) @ following + 1)
 
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the means and then the variances of all entries, after each symbol.
+
+    They are those of the posterior of a chain whose rows are Dirichlet(1, …, 1).
+    """
+    return jax.vmap(self._moments)(jnp.argmax(prompt.features, axis=-1))
+
+  def _moments(self, symbols: Int[Array, ' t']) -> Float[Array, 't m']:
+    context = contexts(symbols, self.num_symbols, self.order)
+    place = context * self.num_symbols + jnp.roll(symbols, -1)
+    # The transition from the last symbol is not known yet; −1 is no context.
+    seen = jax.nn.one_hot(
+      jnp.where(context >= 0, place, -1), self.num_symbols ** (self.order + 1)
+    )
+    counts = jnp.cumsum(seen, axis=0) - seen
+    counts = counts.reshape(len(symbols), -1, self.num_symbols)
+    mean, variance = dirichlet_moments(counts + 1)
+    return jnp.stack([mean, variance], axis=1).reshape(len(symbols), -1)
+
 
 @struct.dataclass(eq=False, repr=False)
 class Retrieval(SequenceBaseline):
@@ -103,6 +122,16 @@ class Retrieval(SequenceBaseline):
   first: Matrix = None
 
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
+    return self._read(symbols)[0]
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the posterior of the chains after each of the symbols."""
+    return jax.vmap(self._read)(jnp.argmax(prompt.features, axis=-1))[1]
+
+  def _read(
+    self, symbols: Int[Array, ' t']
+  ) -> tuple[Float[Array, 't k'], Float[Array, 't m']]:
+    """Returns the log probabilities of the next symbol, and the posterior of chains."""
     # The context is the first axis: a step of the scan looks it up for all chains.
     rows = jnp.swapaxes(jnp.asarray(self.rows, float), 0, 1)
     logs, size = jnp.log(rows), rows.shape[-1]
@@ -110,12 +139,15 @@ class Retrieval(SequenceBaseline):
     if self.first is not None:
       start += jnp.log(jnp.asarray(self.first, start.dtype))[:, symbols[0]]
 
-    def step(scores: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(
+      scores: Array, now: tuple[Array, Array]
+    ) -> tuple[Array, tuple[Array, Array]]:
       context, following = now
-      law = jnp.matmul(jax.nn.softmax(scores), rows[context], precision='highest')
+      chains = jax.nn.softmax(scores)
+      law = jnp.matmul(chains, rows[context], precision='highest')
       law = jnp.where(context >= 0, law, 1 / size)
       gained = jnp.where(context >= 0, logs[context, :, following], 0)
-      return scores + gained, losses.log_probability(law)
+      return scores + gained, (losses.log_probability(law), chains)
 
     context = contexts(symbols, size, self.order)
     return jax.lax.scan(step, start, (context, jnp.roll(symbols, -1)))[1]
@@ -135,16 +167,40 @@ class LawRetrieval(SequenceBaseline):
   laws: Matrix
 
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
+    return self._read(symbols)[0]
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the posterior of the distributions after each of the symbols."""
+    return jax.vmap(self._read)(jnp.argmax(prompt.features, axis=-1))[1]
+
+  def _read(
+    self, symbols: Int[Array, ' t']
+  ) -> tuple[Float[Array, 't k'], Float[Array, 't m']]:
+    """Returns the log probabilities of the next symbol, and the posterior of laws."""
     laws = jnp.asarray(self.laws, float)
     # A prompt from another task may have a symbol whose probability rounds to 0.
     logs = jnp.log(jnp.maximum(laws, jnp.finfo(laws.dtype).tiny))
 
-    def step(scores: Array, symbol: Array) -> tuple[Array, Array]:
+    def step(scores: Array, symbol: Array) -> tuple[Array, tuple[Array, Array]]:
       scores = scores + logs[:, symbol]
-      law = jnp.matmul(jax.nn.softmax(scores), laws, precision='highest')
-      return scores, losses.log_probability(law)
+      chosen = jax.nn.softmax(scores)
+      law = jnp.matmul(chosen, laws, precision='highest')
+      return scores, (losses.log_probability(law), chosen)
 
     return jax.lax.scan(step, jnp.zeros_like(laws[:, 0]), symbols)[1]
+
+
+def dirichlet_moments(
+  counts: Float[Array, '*n s'],
+) -> tuple[Float[Array, '*n s'], Float[Array, '*n s']]:
+  """Returns the means and the variances of a Dirichlet distribution.
+
+  Args:
+    counts: Its parameters: counts with the pseudo-counts of the prior.
+  """
+  total = jnp.sum(counts, axis=-1, keepdims=True)
+  mean = counts / total
+  return mean, mean * (1 - mean) / (total + 1)
 
 
 def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s']:
@@ -194,8 +250,32 @@ class TwoSymbolBayes(OfClasses):
   """
 
   def predict(self, examples: Examples) -> Float[Array, ' 2']:
-    x, y, seen, x_query = examples.zeroed()
-    first = jnp.where(jnp.any(seen), x[0], x_query)
+    leave_first, leave_other, is_first = self._leaving(examples, 1)
+    p = jnp.where(is_first, leave_first, leave_other)
+    x_query = examples.x_query
+    return losses.log_probability(p * x_query[::-1] + (1 - p) * x_query)
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t 8']:
+    """Returns the means of 0 → 0, 0 → 1, 1 → 0 and 1 → 1, and then the variances."""
+
+    def of_one(examples: Examples) -> Float[Array, ' 8']:
+      (u, v, _), (u_2, v_2, _) = (self._leaving(examples, power) for power in (1, 2))
+      starts_at_0 = _first_of(examples)[0] > 0
+      first, other = jnp.stack([u, u_2]), jnp.stack([v, v_2])
+      leave_0, square_0 = jnp.where(starts_at_0, first, other)
+      leave_1, square_1 = jnp.where(starts_at_0, other, first)
+      of_0, of_1 = square_0 - leave_0**2, square_1 - leave_1**2
+      means = 1 - leave_0, leave_0, leave_1, 1 - leave_1
+      return jnp.stack([*means, of_0, of_0, of_1, of_1])
+
+    return self._everywhere(of_one, prompt)
+
+  def _leaving(
+    self, examples: Examples, power: int
+  ) -> tuple[Float[Array, ''], Float[Array, ''], Bool[Array, '']]:
+    """Returns mean powers of u and v, and whether the query is the first symbol."""
+    x, y, _, x_query = examples.zeroed()
+    first = _first_of(examples)
     # The least standard deviation of a posterior is about 1/(2√c). Several nodes lie
     # within it.
     nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))
@@ -208,8 +288,12 @@ class TwoSymbolBayes(OfClasses):
       return jax.nn.softmax(logs + jnp.log(weights))
 
     of_first, of_other = posterior(first), posterior(first[::-1])
-    leaves_first = (of_first * leave) @ law @ of_other
-    leaves_other = of_first @ law @ (of_other * leave)
-    p = jnp.where(first @ x_query > 0, leaves_first, leaves_other)
-    p = p / (of_first @ law @ of_other)
-    return losses.log_probability(p * x_query[::-1] + (1 - p) * x_query)
+    whole = of_first @ law @ of_other
+    of_u = (of_first * leave**power) @ law @ of_other / whole
+    of_v = of_first @ law @ (of_other * leave**power) / whole
+    return of_u, of_v, first @ x_query > 0
+
+
+def _first_of(examples: Examples) -> Float[Array, ' 2']:
+  """Returns the first symbol of a sequence, one-hot."""
+  return jnp.where(jnp.any(examples.seen), examples.x[0], examples.x_query)

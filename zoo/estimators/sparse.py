@@ -13,6 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.distributions import GaussianMixture
+from zoo.core.prompt import Prompt
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Baseline, Describing, Examples
 from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
@@ -53,6 +54,19 @@ class SparseBayes(Posterior, Describing):
     """
     _, log_evidence, prediction, std = self._of_supports(examples)
     return GaussianMixture(log_evidence, prediction, std)
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t d']:
+    """Returns the probability that each weight is not 0, after each example."""
+    supports = _supports(self.num_features, self.num_nonzero)
+    members = np.zeros((len(supports), self.num_features))
+    np.put_along_axis(members, supports, 1.0, axis=1)
+
+    def of_one(examples: Examples) -> Float[Array, ' d']:
+      posterior = jax.nn.softmax(self._of_supports(examples)[1])
+      members_of = jnp.asarray(members, posterior.dtype)
+      return jnp.matmul(posterior, members_of, precision='highest')
+
+    return self._everywhere(of_one, prompt)
 
   def _of_supports(
     self, examples: Examples

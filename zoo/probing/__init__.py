@@ -26,6 +26,9 @@ from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import ov as ov
 from zoo.probing.attention_heads import prune as prune
 from zoo.probing.attention_heads import qk as qk
+from zoo.probing.beliefs import BeliefScore as BeliefScore
+from zoo.probing.beliefs import one_step as one_step
+from zoo.probing.beliefs import probe_beliefs as probe_beliefs
 from zoo.probing.circuits import Circuit as Circuit
 from zoo.probing.circuits import CurvePoint as CurvePoint
 from zoo.probing.circuits import Edge as Edge
@@ -47,6 +50,8 @@ from zoo.probing.edit import Set as Set
 from zoo.probing.edit import Zero as Zero
 from zoo.probing.edit import edited as edited
 from zoo.probing.graph import Node as Node
+from zoo.probing.interchanges import Interchanged as Interchanged
+from zoo.probing.interchanges import interchange as interchange
 from zoo.probing.jacobians import JacobianLens as JacobianLens
 from zoo.probing.jacobians import JacobianLoss as JacobianLoss
 from zoo.probing.jacobians import jacobian_lens as jacobian_lens
@@ -95,6 +100,8 @@ from zoo.probing.path import path_effects as path_effects
 from zoo.probing.reach import dead_sites as dead_sites
 from zoo.probing.report import baselines_of as baselines_of
 from zoo.probing.report import probe as probe
+from zoo.probing.steering import Steered as Steered
+from zoo.probing.steering import steer as steer
 from zoo.probing.task_vector import TaskVector as TaskVector
 from zoo.probing.task_vector import TaskVectors as TaskVectors
 from zoo.probing.task_vector import task_vectors as task_vectors

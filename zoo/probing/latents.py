@@ -16,23 +16,21 @@ from jaxtyping import Array, Float
 from zoo import estimators, theory
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
-from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import in_order
-from zoo.measure.intervals import Estimate, Interval, one_more, welch_sum
+from zoo.measure.intervals import Estimate, Interval
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
-from zoo.measure.tests import p_value_above_zero
 from zoo.probing.activations import in_order_of_calls, recorded, site_of
 from zoo.probing.checks import check_values, taps_of, wanted_sites
+from zoo.probing.linear_maps import Ridge, beside_untrained, one_minus, squares
 
 # A target is a function of prompts that returns a number or an array for each of them,
 # `[b, …]`.
 Target = Callable[[Prompt], Array]
 _STEPS = 1, 2, 4  # Gradient descent takes these numbers of steps.
-_PENALTIES = np.logspace(-6, 4, 21)  # The unit is the largest squared singular value.
 
 
 # Integers with at most so many values are probed as classes.
@@ -296,94 +294,26 @@ def _scores(
   half = len(next(iter(inputs.values()))) // 2
   scores = Rows[LatentScore]()
   for site, rows in inputs.items():
-    fit = _Ridge(rows[:half])
-    fits = [(_Ridge(of[site][:half]), of[site]) for of in others if site in of]
+    fit = Ridge(rows[:half])
+    fits = [(Ridge(of[site][:half]), of[site]) for of in others if site in of]
     for name, target in targets.items():
       permuted = _permuted(target)
-      error, whole = _squares(fit(target[:half], rows[half:]), target, half)
+      error, whole = squares(fit(target[:half], rows[half:]), target, half)
       score = LatentScore(
         site,
         name,
-        _one_minus(ratio(error, whole)),
-        _one_minus(ratio(*_squares(fit(permuted[:half], rows[half:]), permuted, half))),
+        one_minus(ratio(error, whole)),
+        one_minus(ratio(*squares(fit(permuted[:half], rows[half:]), permuted, half))),
       )
       if fits:
         errors = [
-          _squares(fit(target[:half], rows[half:]), target, half)[0]
+          squares(fit(target[:half], rows[half:]), target, half)[0]
           for fit, rows in fits
         ]
-        score = score._replace(**_beside_untrained(error, errors, whole))
+        score = score._replace(**beside_untrained(error, errors, whole))
       scores.append(score)
   return scores
 
 
-def _squares(
-  predicted: Float[np.ndarray, 'b t'], target: Float[np.ndarray, 'n t'], half: int
-) -> tuple[Float[np.ndarray, ' b'], Float[np.ndarray, ' b']]:
-  """Returns squared errors and their denominators, after the first half of prompts."""
-  error = np.square(predicted - target[half:]).sum(axis=1)
-  whole = np.square(target[half:] - target[:half].mean(axis=0)).sum(axis=1)
-  if whole.sum() <= ROUNDING * np.square(target[half:]).sum():
-    whole = np.zeros_like(whole)  # It is rounding, of which R² would be a ratio.
-  return error, whole
-
-
-def _one_minus(unexplained: Estimate) -> Estimate:
-  return dataclasses.replace(unexplained, mean=1 - unexplained.mean)
-
-
-def _beside_untrained(
-  error: Float[np.ndarray, ' b'],
-  errors: Sequence[Float[np.ndarray, ' b']],
-  whole: Float[np.ndarray, ' b'],
-) -> dict[str, Any]:
-  """Returns R² of one more untrained model, how far the model is above it, and p.
-
-  Both are on the same prompts.
-  """
-  of_untrained = [1 - ratio(other, whole).mean for other in errors]
-  control, n = one_more(of_untrained), len(errors)
-  gap = ratio(np.mean(errors, axis=0) - error, whole)
-  spread = float(np.var(of_untrained, ddof=1)) * (1 + 1 / n)  # of one more model
-  above = welch_sum(gap.mean, [(gap.stderr**2, len(error) - 1), (spread, n - 1)])
-  p_value = p_value_above_zero(above)
-  return {'untrained': control, 'above_untrained': above, 'p_value': p_value}
-
-
 def _permuted(target: Float[np.ndarray, 'b t']) -> Float[np.ndarray, 'b t']:
   return target[np.random.default_rng(0).permutation(len(target))]
-
-
-class _Ridge:
-  """Ridge regression from standardised inputs, decomposed once for all targets."""
-
-  def __init__(self, inputs: Float[np.ndarray, 'b m']):
-    self.mean, self.spread = inputs.mean(axis=0), inputs.std(axis=0)
-    # The mean of a constant column may differ from its value by rounding.
-    self.spread[inputs.max(axis=0) == inputs.min(axis=0)] = 1
-    self.left, self.singular, self.right = np.linalg.svd(
-      self._standard(inputs), full_matrices=False
-    )
-
-  def __call__(
-    self, targets: Float[np.ndarray, 'b t'], inputs: Float[np.ndarray, 'a m']
-  ) -> Float[np.ndarray, 'a t']:
-    """Returns predictions for other inputs, with the penalty of the least GCV error."""
-    centre = targets.mean(axis=0)
-    along = self.left.T @ (targets - centre)
-    squares = np.square(self.singular)
-    outside = np.square(targets - centre).sum() - np.square(along).sum()
-    best, least = None, np.inf
-    for penalty in _PENALTIES * max(squares.max(), np.finfo(float).tiny):
-      kept = squares / (squares + penalty)
-      error = np.square((1 - kept)[:, None] * along).sum() + max(outside, 0.0)
-      freedom = len(targets) - 1 - kept.sum()  # The mean takes one degree of freedom.
-      gcv = error / freedom**2 if freedom > 0 else np.inf
-      if gcv < least:
-        least, best = gcv, penalty
-    penalty = squares.max() if best is None else best
-    weights = self.right.T @ ((self.singular / (squares + penalty))[:, None] * along)
-    return centre + self._standard(inputs) @ weights
-
-  def _standard(self, inputs: Float[np.ndarray, 'b m']) -> Float[np.ndarray, 'b m']:
-    return (inputs - self.mean) / self.spread

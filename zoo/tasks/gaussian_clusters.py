@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
@@ -140,6 +141,25 @@ class GaussianClusters(BaseTask):
     scores = dot(x[:, None], means[None]) - dot(means, means)[None] / 2
     labels = jax.nn.one_hot(classes, self.num_outputs, dtype=x.dtype)
     return make_prompt(x, labels, jax.nn.softmax(scores), means)
+
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the means of the cluster of each label, and then their variances.
+
+    The query, whose label is not known, counts for each cluster by its probability.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, 2 K d]`.
+    """
+    names = tuple(
+      f'{what} of cluster {k}, feature {j}'
+      for what in ('mean', 'variance')
+      for k in range(self.num_classes)
+      for j in range(self.num_features)
+    )
+    return Belief(values_of(ClusterBayes(), prompt), names, 'moments')
 
   def baselines(self) -> dict[str, Predictor]:
     """Returns the baselines of this task, by name.

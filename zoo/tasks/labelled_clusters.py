@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from zoo.core import losses
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
@@ -25,6 +26,7 @@ from zoo.estimators.baselines import Examples, OfClasses, Zero
 from zoo.estimators.classes import NearestShares
 from zoo.estimators.cluster_posteriors import (
   ContextBayes,
+  block_of_query,
   points_of,
   predict_labels,
   sums_over,
@@ -343,6 +345,38 @@ class LabelledClusters(BaseTask):
       context = {'context': self.context_bayes()}
     return {**bayes, **context, 'weights': weights, 'zero': Zero()}
 
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the probabilities of the class of the query, given its features, too.
+
+    Args:
+      prompt: Prompts `[b]`, with at most N examples.
+
+    Returns:
+      The belief, with values `[b, c + 1, K]`.
+
+    Raises:
+      UserError: If the features are images, or if there are too many partitions of the
+        context into classes.
+    """
+    if self.source == 'tfds':
+      raise self.no_belief('the density of images is not known')
+    bayes: WeightsBayes | BurstBayes = WeightsBayes(self)
+    if self.burstiness:
+      if not is_small(self.context_length, self.burstiness):
+        raise self.no_belief(
+          f'there are too many partitions of {self.context_length} examples into '
+          f'classes of {self.burstiness}'
+        )
+      bayes = BurstBayes(self)
+    names = tuple(f'class {i}' for i in range(self.num_classes))
+    return Belief(values_of(bayes, prompt), names)
+
+  def belief_prediction(
+    self, values: Float[Array, 'b m'], prompt: Prompt
+  ) -> Float[Array, 'b l']:
+    labels = jax.nn.one_hot(self.labels, self.num_labels, dtype=values.dtype)
+    return jnp.matmul(values, labels, precision='highest')
+
   def context_bayes(self) -> ContextBayes:
     """Returns the Bayes predictor for classes that are new in each prompt."""
     prior: Vector = 0.0
@@ -410,9 +444,16 @@ class WeightsBayes(OfClasses):
   task: LabelledClusters
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
-    scores = self.task.log_probabilities() + _fits(self.task, examples.x_query[None])[0]
     labels = jax.nn.one_hot(self.task.labels, self.task.num_labels)
-    return losses.log_probability(jax.nn.softmax(scores) @ labels)
+    return losses.log_probability(self._of_classes(examples) @ labels)
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the probabilities of the class of the query, after each example."""
+    return self._everywhere(self._of_classes, prompt)
+
+  def _of_classes(self, examples: Examples) -> Float[Array, ' m']:
+    fits = _fits(self.task, examples.x_query[None])[0]
+    return jax.nn.softmax(self.task.log_probabilities() + fits)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -434,6 +475,27 @@ class BurstBayes(OfClasses):
   task: LabelledClusters
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
+    table = partitions(self.task.context_length, self.task.burstiness)
+    labels = jax.nn.one_hot(self.task.labels, self.task.num_labels)
+    scores, is_last = self._of_blocks(examples)
+    shares = jax.nn.softmax(scores) @ labels.astype(scores.dtype)
+    return predict_labels(table, logsumexp(scores, axis=1), shares, is_last)
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the probabilities of the class of the query, after each example."""
+    table = partitions(self.task.context_length, self.task.burstiness)
+
+    def of_one(examples: Examples) -> Float[Array, ' m']:
+      scores, is_last = self._of_blocks(examples)
+      block = block_of_query(table, logsumexp(scores, axis=1), is_last)
+      return jnp.matmul(block, jax.nn.softmax(scores), precision='highest')
+
+    return self._everywhere(of_one, prompt)
+
+  def _of_blocks(
+    self, examples: Examples
+  ) -> tuple[Float[Array, 's m'], Bool[Array, '']]:
+    """Returns the log density of each block and class, and whether all are seen."""
     task = self.task
     table = partitions(task.context_length, task.burstiness)
     points = points_of(examples, task.context_length)
@@ -443,8 +505,7 @@ class BurstBayes(OfClasses):
     scores = task.log_probabilities()[None] + sums_over(
       jnp.asarray(table.blocks, fits.dtype), fits
     )
-    shares = jax.nn.softmax(scores) @ labels
-    return predict_labels(table, logsumexp(scores, axis=1), shares, points.is_last)
+    return scores, points.is_last
 
 
 def _fits(task: LabelledClusters, x: Float[Array, 'n d']) -> Float[Array, 'n m']:

@@ -12,6 +12,7 @@ from flax import struct
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo.core import draws, trees
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -26,7 +27,7 @@ from zoo.core.trees import Matrix, Number, Vector
 from zoo.estimators.baselines import Averaging, NearestNeighbours, Zero
 from zoo.estimators.linear import GDBeta, GradientDescent, Ridge, bayes
 from zoo.estimators.linear_prior import FirstSteps, LinearPrior, best_penalty
-from zoo.estimators.posteriors import GaussianPosterior, Posterior
+from zoo.estimators.posteriors import GaussianPosterior, Posterior, WeightPosterior
 from zoo.tasks.base import (
   LinearFunctions,
   as_vector,
@@ -196,6 +197,33 @@ class LinearRegression(LinearFunctions):
       estimators['ridge'] = Ridge(best_penalty(self), start)
     estimators |= {'ols': Ridge(0.0, start), 'bayes': bayes(self)}
     return estimators | untuned
+
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the posterior mean of each weight, and then the variance of each.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, 2d]`.
+
+    Raises:
+      UserError: If the class of the task is a subclass, which may have another prior.
+    """
+    if not covers(self):
+      raise self.no_belief('it may draw its weights from another prior')
+    of_weights = WeightPosterior(self.mean_weights(), self._prior_root, self.noise_std)
+    names = tuple(
+      f'{what} of weight {i}'
+      for what in ('mean', 'variance')
+      for i in range(self.num_features)
+    )
+    return Belief(values_of(of_weights, prompt), names, 'moments')
+
+  def belief_prediction(
+    self, values: Float[Array, 'b k'], prompt: Prompt
+  ) -> Float[Array, ' b']:
+    return jnp.sum(values[:, : self.num_features] * prompt.x_query, axis=1)
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Draws `batch_size` prompts; `sample` compiles this method.

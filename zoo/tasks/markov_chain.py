@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
@@ -317,6 +319,72 @@ class MarkovChain(BaseTask):
       name: retrieval,
       'unigram_retrieval': LawRetrieval(self.laws),
     }
+
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the probabilities of the chains of a pool, or moments of a new chain.
+
+    For new chains the values are the posterior means of all entries of the chain's
+    rows, and then their variances. For k > 1 the rows have Dirichlet distributions. For
+    k = 1 and two symbols the moments are integrals, since the first symbol says
+    something about the chain, too.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, num_chains]`, or `[b, c + 1, 2 S^(k + 1)]`.
+
+    Raises:
+      UserError: If chains are new, of order 1, and have more than two symbols.
+    """
+    if self.num_chains is not None:
+      first = self.laws if self.order == 1 else None
+      names = tuple(f'chain {i}' for i in range(self.num_chains))
+      return Belief(values_of(Retrieval(self.pool, self.order, first), prompt), names)
+    if self.order == 1 and self.num_symbols > 2:
+      raise self.no_belief(
+        'a new chain of order 1 has no closed posterior for more than two symbols; '
+        'order = 2, num_symbols = 2 or num_chains has one'
+      )
+    new = TwoSymbolBayes() if self.order == 1 else NGram(self.num_symbols, self.order)
+    return Belief(values_of(new, prompt), self._moment_names(), 'moments')
+
+  def _moment_names(self) -> tuple[str, ...]:
+    size = self.num_symbols
+    contexts = itertools.product(range(size), repeat=self.order)
+    entries = [
+      f'{" ".join(map(str, of))} → {to}' for of in contexts for to in range(size)
+    ]
+    return tuple(f'{what} of {of}' for what in ('mean', 'variance') for of in entries)
+
+  def belief_prediction(
+    self, values: Float[Array, 'b m'], prompt: Prompt
+  ) -> Float[Array, 'b s']:
+    """Returns the distribution of the next symbol, for a belief of any of these chains.
+
+    Args:
+      values: A belief for each prompt.
+      prompt: Prompts `[b]`, of which the last symbols are used.
+
+    Returns:
+      The distribution `[b, s]`.
+
+    Raises:
+      UserError: If the last symbols are fewer than the order of the chain.
+    """
+    size, order = self.num_symbols, self.order
+    symbols = jnp.argmax(prompt.features, axis=-1)
+    if symbols.shape[1] < order:
+      raise UserError(
+        f'the prompts have {symbols.shape[1]} symbols; a chain of order {order} needs '
+        'as many to predict the next one'
+      )
+    context = jax.vmap(lambda of: contexts(of, size, order)[-1])(symbols)
+    if self.num_chains is None:
+      rows = values[:, : values.shape[1] // 2].reshape(len(values), -1, size)
+      return rows[jnp.arange(len(rows)), context]
+    pool = jnp.asarray(self.pool, values.dtype)
+    return jnp.einsum('bm,mbs->bs', values, pool[:, context], precision='highest')
 
   def shifts(self) -> dict[str, Task]:
     """Returns longer contexts and, for a pool, `fresh_chains`, new in each prompt."""

@@ -19,6 +19,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Key
 
 from zoo.core import trees
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.distributions import Classes, Distribution, GaussianMixture
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
@@ -246,6 +247,32 @@ class Mixture(BaseTask):
       return None
     return MixturePosterior(tuple(posteriors), self.probabilities, self.label_kind)
 
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the probabilities of the parts.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, number of parts]`.
+
+    Raises:
+      UserError: If a part does not say how probable its prompts are.
+    """
+    posterior = self.posterior()
+    if not isinstance(posterior, MixturePosterior):
+      without = sorted(
+        {type(task).__name__ for task in self.tasks if task.posterior() is None}
+      )
+      raise self.no_belief(
+        f'{" and ".join(without)} with these fields gives no density of prompts; '
+        'regression with noise does, linear or logistic'
+      )
+    names = tuple(
+      f'part {i}: {type(task).__name__}' for i, task in enumerate(self.tasks)
+    )
+    return Belief(values_of(posterior, prompt), names)
+
   def baselines(self) -> dict[str, Predictor]:
     """Returns the Bayes predictor of the mixture, if known, and the parts' baselines.
 
@@ -359,6 +386,16 @@ class MixturePosterior(Posterior, Describing):
       means.append(of_part.means)
       stds.append(of_part.stds)
     return GaussianMixture(*map(jnp.concatenate, (log_weights, means, stds)))
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the posterior of the parts after each number of examples."""
+
+    def posterior(examples: Examples) -> Float[Array, ' m']:
+      densities = jnp.stack([part.weigh(examples)[0] for part in self.parts])
+      weights = jnp.asarray(self.weights, densities.dtype)
+      return jax.nn.softmax(jnp.log(weights) + densities)
+
+    return self._everywhere(posterior, prompt)
 
   def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     weighed = [part.weigh(examples) for part in self.parts]

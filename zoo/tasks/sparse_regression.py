@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Key
 
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.errors import check_count
+from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
 from zoo.estimators.baselines import (
@@ -82,6 +84,29 @@ class SparseRegression(LinearFunctions):
     if math.comb(self.num_features, self.num_nonzero) > MOST_SUPPORTS:
       return None
     return SparseBayes(self.num_features, self.num_nonzero, self.noise_std)
+
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the probability that each weight is not 0.
+
+    The sum of these is `num_nonzero`.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, d]`.
+
+    Raises:
+      UserError: If there are too many sets of weights.
+    """
+    bayes = self._bayes()
+    if not isinstance(bayes, SparseBayes):
+      raise self.no_belief(
+        f'there are more than {MOST_SUPPORTS:,} sets of {self.num_nonzero} of '
+        f'{self.num_features} weights'
+      )
+    names = tuple(f'weight {i} is not 0' for i in range(self.num_features))
+    return Belief(values_of(bayes, prompt), names, 'moments')
 
   def baselines(self) -> dict[str, Predictor]:
     bayes = self._bayes()

@@ -11,8 +11,10 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Key
 
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.distributions import GaussianMixture
 from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Describing, Examples, Zero
@@ -79,6 +81,25 @@ class TaskPool(LinearFunctions):
 
   def posterior(self) -> Posterior | None:
     return None if self.noise_std == 0 else DiscreteBayes(self)
+
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the probabilities of the weight vectors of the pool.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, num_tasks]`.
+    """
+    names = tuple(f'member {i}' for i in range(self.num_tasks))
+    return Belief(values_of(DiscreteBayes(self), prompt), names)
+
+  def belief_prediction(
+    self, values: Float[Array, 'b m'], prompt: Prompt
+  ) -> Float[Array, ' b']:
+    pool = jnp.asarray(self.pool, values.dtype)
+    weights = jnp.matmul(values, pool, precision='highest')
+    return jnp.sum(weights * prompt.x_query, axis=1)
 
   def baselines(self) -> dict[str, Predictor]:
     dmmse = DiscreteBayes(self)
@@ -161,6 +182,10 @@ class DiscreteBayes(Posterior, Describing):
     means = pool @ examples.x_query
     noise_std = jnp.asarray(self.task.noise_std, means.dtype)
     return GaussianMixture(log_weights, means, jnp.full_like(means, noise_std))
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the posterior of the weight vectors after each number of examples."""
+    return self._everywhere(lambda examples: self._of_pool(examples)[1], prompt)
 
   def _of_pool(
     self, examples: Examples

@@ -18,12 +18,17 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
+from zoo.core.beliefs import Belief, values_of
 from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Matrix, Number
 from zoo.estimators.baselines import Zero
-from zoo.estimators.sequences import LawRetrieval, SequenceBaseline
+from zoo.estimators.sequences import (
+  LawRetrieval,
+  SequenceBaseline,
+  dirichlet_moments,
+)
 from zoo.tasks.base import BaseTask, dot, inputs_are_labels, make_prompt, register_task
 
 
@@ -172,6 +177,37 @@ class Urns(BaseTask):
       known = {'bayes': memorising, 'memorising': memorising}
     return {**known, 'generalising': generalising, 'zero': Zero()}
 
+  def compute_belief(self, prompt: Prompt) -> Belief:
+    """Computes the probabilities of the urns of a pool, or moments of a new urn.
+
+    For a new urn the values are the means and then the variances of the probabilities
+    of the colours, by their Dirichlet distribution.
+
+    Args:
+      prompt: Prompts `[b]`.
+
+    Returns:
+      The belief, with values `[b, c + 1, num_urns]`, or `[b, c + 1, 2 num_symbols]`.
+    """
+    if self.num_urns is not None:
+      names = tuple(f'urn {i}' for i in range(self.num_urns))
+      return Belief(values_of(LawRetrieval(self._urns), prompt), names)
+    names = tuple(
+      f'{what} of colour {i}'
+      for what in ('mean', 'variance')
+      for i in range(self.num_symbols)
+    )
+    new = Generalising(self.num_symbols, self.concentration)
+    return Belief(values_of(new, prompt), names, 'moments')
+
+  def belief_prediction(
+    self, values: Float[Array, 'b m'], prompt: Prompt
+  ) -> Float[Array, 'b s']:
+    if self.num_urns is None:
+      return values[:, : self.num_symbols]
+    urns = jnp.asarray(self._urns, values.dtype)
+    return jnp.matmul(values, urns, precision='highest')
+
   def shifts(self) -> dict[str, Task]:
     """Returns longer contexts and, for a pool, `fresh_urns`, new in each prompt."""
     fresh: dict[str, Task] = {}
@@ -196,6 +232,12 @@ class Generalising(SequenceBaseline):
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
     counts = jnp.cumsum(jax.nn.one_hot(symbols, self.num_symbols), axis=0)
     return jnp.log(counts + jnp.asarray(self.concentration, counts.dtype))
+
+  def belief(self, prompt: Prompt) -> Float[Array, 'b t m']:
+    """Returns the means and then the variances of the colours, after each ball."""
+    counts = jnp.cumsum(prompt.features, axis=1)
+    moments = dirichlet_moments(counts + jnp.asarray(self.concentration, counts.dtype))
+    return jnp.concatenate(moments, axis=-1)
 
 
 def _is_one_number(value: Any) -> bool:
