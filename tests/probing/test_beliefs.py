@@ -104,20 +104,26 @@ def sharper_truth() -> float:
   return float(np.sum(wanted * moved) / np.sum(wanted**2))
 
 
+def mean_of(value):
+  """The mean of an estimate, which must be there."""
+  assert value is not None
+  return value.mean
+
+
 def test_a_stream_that_holds_the_belief_has_it_beyond_the_rival():
   for holds in belief, belief_and_symbol:
     row = _score(holds)
     assert row.site == 'stream'
     # The ridge penalty is at most 1e-6 of the largest squared singular value.
     assert row.r2.mean == pytest.approx(1, abs=1e-5)
-    assert row.beyond_rival.mean == pytest.approx(1, abs=1e-4)
+    assert mean_of(row.beyond_rival) == pytest.approx(1, abs=1e-4)
     np.testing.assert_allclose(row.by_token, 1, atol=1e-4)
 
 
 def test_the_last_symbol_explains_much_and_nothing_beyond_the_rival():
   row = _score(last_symbol)
   assert 0.5 < row.r2.mean < 0.95
-  assert row.beyond_rival.mean == pytest.approx(0, abs=1e-6)
+  assert mean_of(row.beyond_rival) == pytest.approx(0, abs=1e-6)
   assert row.by_token[0] == pytest.approx(1, abs=0.05)  # There it is all that is known.
 
 
@@ -126,7 +132,7 @@ def test_a_stream_that_holds_nothing():
   row = _score(noise)
   # 3 numbers fitted to 256 · 9 tokens explain about −3/2304 of others.
   assert row.r2.mean == pytest.approx(0, abs=0.01)
-  assert row.beyond_rival.mean == pytest.approx(0, abs=0.01)
+  assert mean_of(row.beyond_rival) == pytest.approx(0, abs=0.01)
 
 
 def test_r2_is_that_of_numpy():
@@ -143,8 +149,8 @@ def test_r2_is_that_of_numpy():
   whole = np.square(values[256:] - values[:256].mean((0, 1))).sum()
   # The penalty of cross-validation changes R² by about the 3/2304 of a fit to noise.
   assert row.r2.mean == pytest.approx(1 - errors[0] / whole, abs=2e-3)
-  assert row.beyond_rival.mean == pytest.approx(1 - both / errors[1], abs=2e-3)
-  assert 0.1 < row.beyond_rival.mean < 0.9
+  assert mean_of(row.beyond_rival) == pytest.approx(1 - both / errors[1], abs=2e-3)
+  assert 0.1 < mean_of(row.beyond_rival) < 0.9
 
 
 def _left(rows, values):
@@ -160,21 +166,22 @@ def _held_out_prompt():
 
 
 def test_untrained_models_are_beside_the_model():
-  untrained = [Holds(last_symbol), Holds(noise)]
+  untrained = [Holds(last_symbol), Holds(noise), Holds(noise)]
   rows = probe_beliefs(Holds(belief), _TASK, untrained=untrained, num_prompts=_NUM)
   prompt_alone, rival, row = rows
   assert [of.site for of in rows] == ['the prompt itself', 'the rival', 'stream']
   assert rival.beyond_rival is None
   assert prompt_alone.untrained is None
-  alone = [_score(last_symbol).r2.mean, _score(noise).r2.mean]
-  assert row.untrained.mean == pytest.approx(np.mean(alone), abs=1e-6)
-  assert row.above_untrained.mean == pytest.approx(1 - np.mean(alone), abs=1e-4)
-  beyond = [_score(of).beyond_rival.mean for of in (last_symbol, noise)]
-  assert row.beyond_untrained.mean == pytest.approx(1 - np.mean(beyond), abs=1e-3)
+  functions = last_symbol, noise, noise
+  alone = [_score(of).r2.mean for of in functions]
+  assert mean_of(row.untrained) == pytest.approx(np.mean(alone), abs=1e-6)
+  assert mean_of(row.above_untrained) == pytest.approx(1 - np.mean(alone), abs=1e-4)
+  beyond = [mean_of(_score(of).beyond_rival) for of in functions]
+  assert mean_of(row.beyond_untrained) == pytest.approx(1 - np.mean(beyond), abs=1e-3)
   # A filter that sees eight symbols back is nearly linear in them.
   assert 0.9 < prompt_alone.r2.mean < 1
-  with refuses('there is one untrained model; their spread needs two or more'):
-    probe_beliefs(Holds(belief), _TASK, untrained=untrained[:1])
+  with refuses('the number of untrained models is 2; their spread needs 3 or more'):
+    probe_beliefs(Holds(belief), _TASK, untrained=untrained[:2])
 
 
 @functools.cache
@@ -215,7 +222,7 @@ def test_a_transformer_is_read_and_steered_at_its_tokens():
   ]
   embed = rows[2]
   # Its tokens are the symbols themselves.
-  assert embed.beyond_rival.mean == pytest.approx(0, abs=1e-6)
+  assert mean_of(embed.beyond_rival) == pytest.approx(0, abs=1e-6)
   assert len(embed.by_token) == 9
   (row,) = steer(model, _TASK, sites=['final.stream'], num_prompts=128)
   assert np.isfinite(row.slope.mean)

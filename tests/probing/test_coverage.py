@@ -14,8 +14,8 @@ from zoo.measure.intervals import Estimate, Interval
 from zoo.probing.attention_heads import _LEAST_PROMPTS as LEAST_OF_CORRELATION
 from zoo.probing.attention_heads import correlation
 from zoo.probing.latents import _LEAST_PROMPTS as LEAST_OF_PROBES
-from zoo.probing.latents import _LEAST_UNTRAINED, _scores
-from zoo.probing.linear_maps import Ridge
+from zoo.probing.latents import _scores
+from zoo.probing.linear_maps import LEAST_UNTRAINED, Ridge
 from zoo.probing.nearest.by_layer import _match
 from zoo.probing.nearest.context import share_of_effect
 
@@ -65,7 +65,7 @@ def test_intervals_of_r2_contain_that_of_the_fitted_map(noise, skewed):
   assert np.mean(nulls) < 0.025 + 3 * (0.025 * 0.975 / _NUM_DRAWS) ** 0.5
 
 
-@pytest.mark.parametrize('num_untrained', [_LEAST_UNTRAINED, 8])
+@pytest.mark.parametrize('num_untrained', [LEAST_UNTRAINED, 8])
 def test_intervals_beside_untrained_models_contain_one_more_of_them(num_untrained):
   """An untrained model has the target with a noise that depends on its seed."""
   generator, hits, above = np.random.default_rng(1), [], []

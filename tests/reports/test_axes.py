@@ -186,7 +186,6 @@ _FUNCTIONS = {
     1,
     lambda ax=None: pictures.slopes(pictures.slope_ratios(rows_of_all_kinds()), ax=ax),
   ),
-  'by_examples': (4, lambda ax=None: pictures.by_examples(rows_of_all_kinds(), ax=ax)),
   'effects': (
     2,
     lambda ax=None: pictures.effects(comparisons.changes(rows_of_all_kinds()), ax=ax),

@@ -186,7 +186,7 @@ def test_rrxor_has_36_beliefs():
   while new:
     belief = new.pop()
     for matrix in joint:
-      after = [
+      after: Any = [
         sum(p * row[j] for p, row in zip(belief, matrix, strict=True)) for j in range(5)
       ]
       if sum(after):
@@ -292,10 +292,12 @@ def test_parts_of_a_mixture():
   )
   task = zoo.tasks.Mixture(tasks, weights=[0.5, 0.2, 0.3])
 
+  normal: Any = stats.multivariate_normal  # Its types allow no matrix.
+
   def of(x, y, query):
     points = np.concatenate([x, query[None]])
-    plain = np.prod(stats.multivariate_normal.pdf(points, cov=np.eye(2)))
-    other = np.prod(stats.multivariate_normal.pdf(points, cov=wide))
+    plain = np.prod(normal.pdf(points, cov=np.eye(2)))
+    other = np.prod(normal.pdf(points, cov=wide))
     first = _density(x, y, np.full(2, 0.5), np.eye(2), 0.5, plain)
     second = _density(x, y, np.zeros(2), np.eye(2), 0.3, other)
     third = np.mean(
@@ -577,7 +579,7 @@ def test_a_prompt_may_have_fewer_examples():
 def test_a_task_without_a_belief_says_why(name, fields, why):
   task = zoo.create_task(name, **fields)
   prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 2))
-  prompt = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), prompt)
+  prompt: Any = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), prompt)
   with refuses(why):
     task.belief(prompt)
 
@@ -585,7 +587,8 @@ def test_a_task_without_a_belief_says_why(name, fields, why):
 def test_a_mixture_says_which_part_has_no_density():
   parts = zoo.tasks.LinearRegression(2, 4), zoo.tasks.LinearRegression(2, 4, 1.0)
   task = zoo.tasks.Mixture(parts)
-  prompt = zoo.Prompt(*(np.zeros(s, 'f') for s in ((1, 4, 2), (1, 4), (1, 2), (1,))))
+  shapes = (1, 4, 2), (1, 4), (1, 2), (1,)
+  prompt = zoo.Prompt(*(jnp.zeros(shape) for shape in shapes))
   with refuses('LinearRegression with these fields gives no density of prompts'):
     task.belief(prompt)
 

@@ -158,6 +158,7 @@ def test_persistence_is_a_leaf_and_the_chain_one_of_its_seed():
   np.testing.assert_allclose(vmapped.y_query[1], alone.y_query, rtol=1e-6)
   np.testing.assert_array_equal(vmapped.x[1], alone.x)
   assert not np.isclose(_task(seed=1).emissions, task.emissions).any()
-  assert not task.emissions.flags.writeable
+  emissions: Any = task.emissions
+  assert not emissions.flags.writeable
   with refuses('persistence is 1.0; it must be below 1'):
     _task(persistence=1.0)

@@ -22,7 +22,7 @@ from zoo.models.token_model import TokenModel
 from zoo.probing.activations import in_order_of_calls, recorded, site_of
 from zoo.probing.checks import check_values, sites_of_kind, taps_of, wanted_sites
 from zoo.probing.latents import PROMPT
-from zoo.probing.linear_maps import Ridge, beside_untrained, one_minus
+from zoo.probing.linear_maps import Ridge, beside_untrained, check_untrained, one_minus
 
 RIVAL = 'the rival'
 # A rival is a function of prompts that returns statistics at each token, `[b, t, r]`.
@@ -116,7 +116,7 @@ def probe_beliefs(
     task: A task with a belief. Prompts are drawn from those that it holds out.
     sites: The sites to probe. None means the embedded tokens and the residual stream:
       the taps of the kinds 'embed' and 'stream'.
-    untrained: Two or more models of the same architecture with other initial weights,
+    untrained: Three or more models of the same architecture with other initial weights,
       such as `[saved.untrained(seed) for seed in range(1, 9)]` of a loaded model.
     rival: The statistics of the rival, a function of prompts that returns `[b, t, r]`
       with t = c + 1. None means those of `one_step`.
@@ -143,8 +143,7 @@ def probe_beliefs(
   References:
     Shai et al., arXiv 2405.15943.
   """
-  if len(untrained) == 1:
-    raise UserError('there is one untrained model; their spread needs two or more')
+  check_untrained(untrained)
   prompt, belief = sampled(task, num_prompts, seed)
   chosen = belief_sites(model, sites)
   order = in_order_of_calls(model, prompt, chosen)

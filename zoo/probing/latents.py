@@ -25,7 +25,13 @@ from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.probing.activations import in_order_of_calls, recorded, site_of
 from zoo.probing.checks import check_values, taps_of, wanted_sites
-from zoo.probing.linear_maps import Ridge, beside_untrained, one_minus, squares
+from zoo.probing.linear_maps import (
+  Ridge,
+  beside_untrained,
+  check_untrained,
+  one_minus,
+  squares,
+)
 
 # A target is a function of prompts that returns a number or an array for each of them,
 # `[b, …]`.
@@ -38,9 +44,6 @@ _MOST_CLASSES = 64
 # With fewer prompts, of which half score the map, the 95 % intervals of R² contain the
 # truth in less than 93 % of draws.
 _LEAST_PROMPTS = 128
-# With two untrained models the interval of `above_untrained` contains the truth in 0.87
-# of draws, since Welch's degrees of freedom depend on a spread that has one.
-_LEAST_UNTRAINED = 3
 PROMPT = 'the prompt itself'
 
 
@@ -145,11 +148,7 @@ def probe_latents(
     ['the prompt itself', 'layers.0.mixer.out']
   """
   require_task(task)
-  if 0 < len(untrained) < _LEAST_UNTRAINED:
-    raise UserError(
-      f'the number of untrained models is {len(untrained)}; their spread needs '
-      f'{_LEAST_UNTRAINED} or more'
-    )
+  check_untrained(untrained)
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   chosen = wanted_sites(model, sites)
   axes = {site: tap.axes or '' for site, tap in taps_of(model).items()}

@@ -9,12 +9,27 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from zoo.core.errors import UserError
 from zoo.core.losses import ROUNDING
 from zoo.measure.intervals import Estimate, one_more, welch_sum
 from zoo.measure.ratio import ratio
 from zoo.measure.tests import p_value_above_zero
 
 _PENALTIES = np.logspace(-6, 4, 21)  # The unit is the largest squared singular value.
+
+
+# With two untrained models the interval of `above_untrained` contains the truth in 0.87
+# of draws, since Welch's degrees of freedom depend on a spread that has one.
+LEAST_UNTRAINED = 3
+
+
+def check_untrained(untrained: Sequence[Any]) -> None:
+  """Raises UserError for one or two untrained models, whose spread is not known."""
+  if 0 < len(untrained) < LEAST_UNTRAINED:
+    raise UserError(
+      f'the number of untrained models is {len(untrained)}; their spread needs '
+      f'{LEAST_UNTRAINED} or more'
+    )
 
 
 class Ridge:
