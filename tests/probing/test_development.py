@@ -51,37 +51,36 @@ def test_means_are_over_runs_with_student_s_interval(runs):
 def test_an_interrupted_call_goes_on_from_its_file(runs, tmp_path):
   calls = []
 
-  def stops(model, task, seed):
-    if len(calls) == 4:
-      raise KeyboardInterrupt
+  def stops_once(model, task, seed):
     calls.append(seed)
+    if len(calls) == 5:
+      raise KeyboardInterrupt
     return _norm(model, task, seed)
 
   file = tmp_path / 'readings.json'
   with pytest.raises(KeyboardInterrupt):
-    over_training(runs, stops, file=file)
-  again = []
-
-  def counts(model, task, seed):
-    again.append(seed)
-    return _norm(model, task, seed)
-
-  found = over_training(runs, counts, file=file)
-  assert len(calls) + len(again) == 12
+    over_training(runs, stops_once, file=file)
+  found = over_training(runs, stops_once, file=file)
+  assert len(calls) == 5 + 8  # Four of twelve readings were kept.
   assert found.records() == over_training(runs, _norm).records()
+  with refuses('has readings of', 'stops_once, not of _norm; give another file'):
+    over_training(runs, _norm, file=file)
 
 
 def test_a_reading_that_some_run_lacks_has_no_mean(runs):
+  calls = []
+
   def of_some(model, task, seed):
-    if np.asarray(model.w[...]).sum() > 0:
-      raise zoo.UserError('the sum is above 0')
-    return 1.0
+    calls.append(seed)
+    if len(calls) == 2:
+      raise zoo.UserError('it is the second run')
+    return {'one': 1.0}
 
   found = over_training(runs, of_some, [4])
-  assert len(found.readings) == 3
-  missing = [row.reason for row in found.readings if row.value is None]
-  assert set(missing) <= {'the sum is above 0'}
-  assert [row.value is None for row in found.rows] == [bool(missing)]
+  assert [row.reason for row in found.readings] == ['', 'it is the second run', '']
+  assert [(row.name, row.value, row.num_runs) for row in found.rows] == [
+    ('one', None, 2)
+  ]
 
 
 def test_mistakes_have_one_message(runs, tmp_path):

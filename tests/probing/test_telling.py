@@ -11,7 +11,7 @@ from flax import struct
 import zoo
 from tests.compare import refuses
 from zoo.probing import probe, telling_prompts, verdict
-from zoo.probing.nearest.telling import rivals_of_descent
+from zoo.probing.nearest.telling import standing_of_descent
 
 # With so much noise, ridge regression on prompts of the task is nearly a step.
 _TASK = zoo.create_task(
@@ -147,7 +147,9 @@ def test_a_report_asks_telling_prompts_before_it_says_yes():
   assert said['gd'][0] is True
   assert 'nothing is nearer on prompts that tell them apart' in said['gd'][1]
   assert said['ridge'][0] is False
-  assert rivals_of_descent(pair['gd'], _TASK, _LEAST, 0) == []
+  standing = standing_of_descent(pair['gd'], _TASK, _LEAST, 0)
+  assert standing is not None
+  assert standing.nearer_on_telling == ''
 
 
 def test_mistakes_have_one_message():

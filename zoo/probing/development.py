@@ -28,8 +28,8 @@ class StepReading(NamedTuple):
     run: The folder of the run.
     step: The step.
     name: The name of the reading; empty if the instrument returns a single one.
-    value: The reading, with its interval over prompts if it has one. None if there is
-      no reading.
+    value: The reading, with its interval over prompts if it has one. A number without
+      one has the standard error NaN. None if there is no reading.
     reason: Why there is none: the message of a UserError.
   """
 
@@ -100,7 +100,8 @@ def over_training(
     The readings, and their means over runs.
 
   Raises:
-    UserError: If the runs have no steps in common, or lack a step that is asked for.
+    UserError: If the runs have no steps in common, or lack a step that is asked for, or
+      if the file has readings of another instrument.
     RunError: If the file is damaged.
 
   Example:
@@ -122,7 +123,8 @@ def over_training(
   folders = [os.fspath(run) for run in runs]
   wanted = _common_steps(folders, steps)
   path = None if file is None else workdir_path(file)
-  known = {} if path is None else _kept(path)
+  of = getattr(instrument, '__qualname__', type(instrument).__qualname__)
+  known = {} if path is None else _kept(path, of)
   readings = Rows[StepReading]()
   bar = progress_bar('over training', len(folders) * len(wanted), 'model', delay=5.0)
   with bar:
@@ -133,7 +135,7 @@ def over_training(
         if key not in known:
           known[key] = _read(folder, step, instrument)
           if path is not None:
-            _keep(path, known)
+            _keep(path, of, known)
         readings += [
           StepReading(folder, step, name, value, reason)
           for name, (value, reason) in known[key].items()
@@ -180,44 +182,60 @@ def _read(folder: str, step: int, instrument: Instrument) -> _Readings:
 def _as_estimate(value: Any) -> Estimate | None:
   if value is None or isinstance(value, Estimate):
     return value
-  if hasattr(value, 'half'):  # It is an interval that is not that of a mean.
-    return Estimate(value.mean, math.nan)
-  return Estimate(float(value), 0.0)
+  # The error of a number, or of an interval that is not that of a mean, is not known.
+  return Estimate(float(getattr(value, 'mean', value)), math.nan)
 
 
 def _means(readings: Sequence[StepReading]) -> Rows[StepMean]:
-  """Returns the means over runs, by step and name."""
-  names = dict.fromkeys((row.step, row.name) for row in readings)
+  """Returns the means over runs, by step and name.
+
+  A run that an instrument refuses has one reading without a name. It lacks all names.
+  """
+  num_runs = len({row.run for row in readings})
+  names = dict.fromkeys(
+    (row.step, row.name) for row in readings if row.value is not None
+  )
+  if not names:  # The instrument refuses every model.
+    names = dict.fromkeys((row.step, row.name) for row in readings)
   rows = Rows[StepMean]()
   for step, name in names:
-    of_runs = [row.value for row in readings if (row.step, row.name) == (step, name)]
-    means = [value.mean for value in of_runs if value is not None]
-    is_whole = len(means) == len(of_runs)
+    means = [
+      row.value.mean
+      for row in readings
+      if (row.step, row.name) == (step, name) and row.value is not None
+    ]
+    is_whole = len(means) == num_runs
     rows.append(StepMean(step, name, estimate(means) if is_whole else None, len(means)))
   return rows
 
 
-def _kept(path: pathlib.Path) -> dict[str, _Readings]:
+def _kept(path: pathlib.Path, instrument: str) -> dict[str, _Readings]:
   """Returns the readings of a file, by weights and step; none if there is no file."""
   if not path.exists():
     return {}
   try:
     content = json.loads(path.read_text())
-    return {
+    of, content = content['instrument'], content['readings']
+    kept = {
       key: {
         name: (None if value is None else Estimate(*value), reason)
         for name, (value, reason) in readings.items()
       }
       for key, readings in content.items()
     }
-  except (ValueError, TypeError, AttributeError) as error:
+  except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise RunError(
       f'{path} does not have readings of over_training; give another file'
     ) from error
+  if of != instrument:
+    raise UserError(
+      f'{path} has readings of {of}, not of {instrument}; give another file'
+    )
+  return kept
 
 
-def _keep(path: pathlib.Path, known: Mapping[str, _Readings]) -> None:
-  content = {
+def _keep(path: pathlib.Path, instrument: str, known: Mapping[str, _Readings]) -> None:
+  readings_of = {
     key: {
       name: (value and [value.mean, value.stderr, value.num], reason)
       for name, (value, reason) in readings.items()
@@ -225,4 +243,5 @@ def _keep(path: pathlib.Path, known: Mapping[str, _Readings]) -> None:
     for key, readings in known.items()
   }
   path.parent.mkdir(parents=True, exist_ok=True)
+  content = {'instrument': instrument, 'readings': readings_of}
   write_atomically(path, json.dumps(content, indent=1))

@@ -76,8 +76,9 @@ def jacobian_lens(
 
   The query's token h after some layers is mapped to J h, where J is the mean over
   prompts of ∂z/∂h for the query's token z after the last layer. The model's own readout
-  is applied to J h. If the later layers are linear, J is the product of their maps, and
-  the prediction is exactly what they make of h.
+  is applied to J h. If the later layers are linear maps of each token, J is the product
+  of these maps, and the prediction is exactly what they make of h. What later layers
+  move in from other tokens, or add as a bias, is not in J h.
 
   - Quantity: E ℓ(f_l, y) for the predictions f_l read from J h after layer l.
   - Null: for a model that ignores its context, the loss of what the layer says of the

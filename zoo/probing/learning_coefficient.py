@@ -22,6 +22,7 @@ from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
+from zoo.core.trees import fresh
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs, loss_of
 from zoo.probing.checks import checked_module
@@ -46,7 +47,7 @@ class LearningCoefficient:
 
   Attributes:
     value: λ, the mean over chains.
-    loss: The loss of the model itself.
+    loss: The loss of the model itself, on n prompts.
     accepted: The share of moves that Metropolis' rule would accept. It is near 1 if the
       steps are short enough.
     num_weights: The number of weights; half of it is λ for a regular model.
@@ -68,12 +69,12 @@ class _Chain(NamedTuple):
   """What a chain of Langevin steps leaves behind.
 
   Attributes:
-    energy: nβ times the loss at each step.
+    excess: nβ (L(w) − L(w*)) at each step, on its prompts.
     accepted: The probability with which Metropolis' rule accepts a move, at every tenth
       step; NaN at the others.
   """
 
-  energy: Float[Array, ' s']
+  excess: Float[Array, ' s']
   accepted: Float[Array, ' s']
 
 
@@ -95,27 +96,33 @@ def local_learning_coefficient(
 
       w ← w − (ε/2) (nβ ∇L(w) + γ (w − w*)) + √ε ξ,   ξ ~ N(0, I),
 
-  with the loss L on batches of n prompts and nβ = n / log n. The estimate is
-  λ = nβ (E L(w) − L(w*)), over the second half of the steps.
+  with the loss L on new prompts at each step, and nβ = n / log n. The estimate is
+  λ = nβ (E L(w) − L(w*)), over the second half of the steps, where both losses are on
+  the same prompts.
 
   - Quantity: nβ (E L(w) − L(w*)) with w from the density ∝ exp(−nβ L − γ|w − w*|²/2),
     which tends to λ for large n. A multiplicity m of λ lowers it by about
     (m − 1) / log n. A Gaussian direction of curvature h counts as
-    nβ h / (nβ h + γ) / 2.
+    nβ h / (nβ h + γ) / 2. Each step draws new prompts, so that L is the expected loss
+    on the task. On n fixed prompts L(w*) would not be the lowest loss, and the estimate
+    would be too small.
   - Null: 0 for a model whose loss does not depend on its weights.
 
   The estimate is refused if its own diagnostics fail: if the steps are too long by
   Metropolis' rule, if the chains still move to higher or lower loss, or if they find
   weights whose loss is significantly below that of the model, so that the model is at
-  no minimum.
+  no minimum. The interval is over chains. It does not contain what the chains share:
+  their start, their length and n.
 
   Args:
     model: A model with weights (`nnx.Param`), all of which are sampled.
     task: The task from which prompts are drawn.
     loss: A function of a model and prompts that returns the loss of each prompt `[b]`.
       None means the loss of the task at the query.
-    num_prompts: n, the number of prompts (≥ 16), which fixes the temperature.
-    batch_size: The number of prompts in each step's gradient, at most `num_prompts`.
+    num_prompts: n (≥ 16), the number of prompts that the temperature stands for.
+    batch_size: The number of prompts of each step. The noise of the gradient adds to
+      that of the dynamics; it is small if ε (nβ)² times the variance of a gradient is
+      small beside 4 batches.
     num_steps: The number of steps of each chain (≥ 100). The first half is not used.
     num_chains: The number of chains (≥ 4), over which the interval is taken.
     step_size: ε > 0.
@@ -152,14 +159,13 @@ def local_learning_coefficient(
   if not num_weights:
     raise UserError(f'{type(model).__name__} has no weights to sample')
   num_prompts = check_count('num_prompts', num_prompts, minimum=16)
-  batch_size = check_count('batch_size', batch_size, maximum=num_prompts)
+  batch_size = check_count('batch_size', batch_size)
   num_steps = check_count('num_steps', num_steps, minimum=100)
   num_chains = check_count('num_chains', num_chains, minimum=_LEAST_CHAINS)
   check_number('step_size', step_size, above=0.0)
   check_number('localization', localization, minimum=0.0)
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
-  prompt = task.held_out().sample(key, num_prompts)
-  of_task, beta = loss_of(task), 1 / math.log(num_prompts)
+  of_task, inverse_temperature = loss_of(task), num_prompts / math.log(num_prompts)
 
   def mean_loss(weights: PyTree, rest: PyTree, prompt: Prompt) -> Float[Array, '']:
     copy = nnx.merge(graph, weights, rest)
@@ -168,21 +174,25 @@ def local_learning_coefficient(
     return jnp.mean(of_task(copy(prompt), prompt.y_query))
 
   def run_chains(
-    models: Sequence[Any], prompt: Prompt, keys: Key[Array, ' k']
+    models: Sequence[Any], prompt: Prompt, task: Task, keys: Key[Array, ' k']
   ) -> tuple[_Chain, Float[Array, '']]:
     _, start, rest = nnx.split(models[0], nnx.Param, ...)
 
     def energy(weights: PyTree, batch: Prompt) -> Float[Array, '']:
-      return num_prompts * beta * mean_loss(weights, rest, batch)
+      return inverse_temperature * mean_loss(weights, rest, batch)
 
-    chain = _chain(
-      energy, start, prompt, batch_size, num_steps, step_size, localization
-    )
-    return jax.vmap(chain)(keys), energy(start, prompt)
+    def draw(key: Key[Array, '']) -> Prompt:
+      return task.sample_batch(key, batch_size)
 
+    chain = _chain(energy, start, draw, num_steps, step_size, localization)
+    return jax.vmap(chain)(keys), mean_loss(start, rest, prompt)
+
+  prompt = task.held_out().sample(key, num_prompts)
   keys = jax.random.split(jax.random.fold_in(key, 1), num_chains)
-  chains, of_model = jax.device_get(Programs().run(run_chains, [model], prompt, keys))
-  excess = np.asarray(chains.energy, np.float64) - float(of_model)
+  chains, of_model = jax.device_get(
+    Programs().run(run_chains, [model], prompt, fresh(task.held_out()), keys)
+  )
+  excess = np.asarray(chains.excess, np.float64)
   accepted = float(np.nanmean(chains.accepted))
   _check_chains(excess, accepted, step_size, num_steps)
   value = estimate(excess[:, num_steps // 2 :].mean(axis=1))
@@ -191,21 +201,18 @@ def local_learning_coefficient(
       f'the chains find weights of lower loss: λ would be {value}; the model is at no '
       'minimum of this loss, so that it has no local learning coefficient'
     )
-  of_model = float(of_model) / (num_prompts * beta)
-  return LearningCoefficient(value, of_model, accepted, num_weights)
+  return LearningCoefficient(value, float(of_model), accepted, num_weights)
 
 
 def _chain(
   energy: Callable[[PyTree, Prompt], Float[Array, '']],
   start: PyTree,
-  prompt: Prompt,
-  batch_size: int,
+  draw: Callable[[Key[Array, '']], Prompt],
   num_steps: int,
   step_size: float,
   localization: float,
 ) -> Callable[[Key[Array, '']], _Chain]:
   """Returns a function that runs one chain with a key."""
-  num_prompts = len(prompt.y)
 
   def total(weights: PyTree, batch: Prompt) -> tuple[Array, Array]:
     """The energy with the pull to the start, and the energy alone."""
@@ -220,10 +227,7 @@ def _chain(
   ) -> tuple[PyTree, tuple[Array, Array]]:
     i, key = scan
     batch_key, noise_key = jax.random.split(key)
-    chosen = jax.random.randint(batch_key, (batch_size,), 0, num_prompts)
-    if batch_size == num_prompts:
-      chosen = jnp.arange(num_prompts)
-    batch = jax.tree.map(lambda array: array[chosen], prompt)
+    batch = draw(batch_key)
     (at_weights, here), slope = slope_of(weights, batch)
     leaves, structure = jax.tree.flatten(weights)
     noises = [
@@ -258,12 +262,12 @@ def _chain(
     accepted = jax.lax.cond(
       is_asked, acceptance, lambda: jnp.full((), jnp.nan, here.dtype)
     )
-    return moved, (here, accepted)
+    return moved, (here - energy(start, batch), accepted)
 
   def run(key: Key[Array, '']) -> _Chain:
     keys = jax.random.split(key, num_steps)
-    _, (energies, accepted) = jax.lax.scan(step, start, (jnp.arange(num_steps), keys))
-    return _Chain(energies, accepted)
+    _, (excess, accepted) = jax.lax.scan(step, start, (jnp.arange(num_steps), keys))
+    return _Chain(excess, accepted)
 
   return run
 

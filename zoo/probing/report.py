@@ -53,7 +53,7 @@ from zoo.probing.nearest.sampled import (
   fit_algorithms,
   least_prompts,
 )
-from zoo.probing.nearest.telling import rivals_of_descent
+from zoo.probing.nearest.telling import standing_of_descent
 from zoo.probing.verdicts import (
   judge,
   judge_by_baselines,
@@ -428,19 +428,20 @@ def _judge_again(
 ) -> tuple[bool | None, str]:
   """Returns the verdict on a step of gradient descent, by telling prompts as well."""
   fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
-  rivals = parts.attempt(
-    'telling prompts', rivals_of_descent, subject, task, fitted, seed
+  standing = parts.attempt(
+    'telling prompts', standing_of_descent, subject, task, fitted, seed
   )
   said = verdict.removeprefix('Yes: ').removesuffix('.')
-  if rivals is None:
-    return (
-      None,
-      f'Undecided: {said}; prompts that tell algorithms apart were not found.',
-    )
-  if rivals:
+  if standing is None:
+    return None, f'Undecided: {said}; no prompts that tell algorithms apart were found.'
+  if rival := standing.nearer_on_task:
+    return False, f'No: {said}, but {rival} is nearer.'
+  if rival := standing.nearer_on_telling:
     return False, (
-      f'No: {said}, but on prompts that tell them apart, {rivals[-1]} is nearer.'
+      f'No: {said}, but on prompts that tell them apart, {rival} is nearer.'
     )
+  if standing.on_telling is None:
+    return True, f'Yes: {said}; nothing else explains half of the effect.'
   return True, f'Yes: {said}, and nothing is nearer on prompts that tell them apart.'
 
 

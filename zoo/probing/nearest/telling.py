@@ -108,7 +108,9 @@ class Standing(NamedTuple):
     candidate: The name of the algorithm.
     on_task: E (f − g)² for the predictions f of the model and g of the candidate on
       prompts of the task, divided by the effect of the context there.
-    on_telling: The same on the telling prompts of all pairs that have the candidate.
+    on_telling: E (f − g)² on the telling prompts of all pairs that have the candidate,
+      divided by E (f − f')²/2, where f' is the prediction for the same query with a
+      context of the task. Compare it with that of other candidates, not with `on_task`.
       None if the candidate leaves more than half of the effect on prompts of the task,
       so that no pair has it, and if no other candidate explains half.
     nearer_on_task: A candidate that is significantly nearer to the model on prompts of
@@ -170,9 +172,10 @@ def telling_prompts(
 
   For each pair of algorithms, prompts are drawn from the task. Then gradient ascent on
   the features of each prompt makes the two predictions differ, while the function and
-  the noise of the labels stay as they were drawn. The log density of the features stays
-  above its 1 % quantile under the task, so that a search cannot leave the features that
-  training has shown.
+  the noise of the labels stay as they were drawn. The log density of all features of a
+  prompt together stays above its 1 % quantile under the task. So the features are no
+  less probable than those that training has shown, but they may be arranged as training
+  hardly ever shows them.
 
   The features of some tasks have no known density, or are symbols. For these tasks the
   prompts of a pair are those that differ most among 8192 that are drawn.
@@ -216,6 +219,7 @@ def telling_prompts(
       f'predictors has {len(predictors)} entries; two or more can be told apart'
     )
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
+  task = task.held_out()
   drawn = task.sample(key, _NUM_DRAWN, latents=True)
   names, algorithms, programs = [*predictors], [*predictors.values()], Programs()
   predicted = _predict(programs, algorithms, drawn)
@@ -278,7 +282,8 @@ def verdict(
     task: A task whose labels are numbers, with the squared error.
     candidates: Two or more algorithms by name, whose parameters are known. None means
       the step of gradient descent and the ridge regression that `sampled_algorithm`
-      fits to prompts of the task, and all baselines of the task that are not slow.
+      fits to the model on prompts of the task, and all baselines of the task that are
+      not slow. The fits are not repeated on telling prompts.
     num_prompts: The number of prompts of the task; at least what `sampled_algorithm`
       needs.
     num_telling: The number of telling prompts for each pair, at least 32.
@@ -332,8 +337,12 @@ def verdict(
       pair = {name: candidates[name] for name in (row.first, row.second)}
       on_telling.append(_compare(subject, task, pair, [prompt], seed))
   pairs = [*itertools.combinations(candidates, 2)]
-  nearer_on_task = _nearer(pairs, [on_task] * len(pairs))
-  nearer_on_telling = _nearer([*itertools.combinations(near, 2)], on_telling)
+  nearer_on_task, nearer_on_telling = _nearer(
+    [
+      _p_values(pairs, [on_task] * len(pairs)),
+      _p_values([*itertools.combinations(near, 2)], on_telling),
+    ]
+  )
   rows = []
   for name in candidates:
     shares = [found for found in on_telling if found and name in found.gaps]
@@ -342,20 +351,20 @@ def verdict(
         name,
         on_task.unexplained(name),
         _pooled(name, shares) if shares else None,
-        _nearest(nearer_on_task[name], on_task),
+        _nearest(nearer_on_task.get(name, []), on_task),
         _nearest(nearer_on_telling.get(name, []), on_task),
       )
     )
   return Verdict(Rows(sorted(rows, key=lambda row: row.on_task.mean)), telling)
 
 
-def rivals_of_descent(
+def standing_of_descent(
   subject: Predictor, task: Task, num_prompts: int, seed: int
-) -> list[str]:
-  """Returns what is nearer to a model than its nearest step of gradient descent.
+) -> Standing | None:
+  """Returns what prompts say about the step of gradient descent nearest to a model.
 
-  The rivals are the fitted ridge regression and the baselines of the task that are no
-  step of gradient descent. They count on either kind of prompts.
+  Its rivals are the fitted ridge regression and the baselines of the task that are no
+  step of gradient descent. None for a model that ignores its context or its labels.
   """
   candidates = {
     name: candidate
@@ -363,13 +372,7 @@ def rivals_of_descent(
     if not {'gd', 'gd_beta'} & {*name.split(', ')}
   }
   found = verdict(subject, task, candidates, num_prompts, seed=seed)
-  return [
-    nearer
-    for row in found.rows
-    if row.candidate == GD
-    for nearer in (row.nearer_on_task, row.nearer_on_telling)
-    if nearer
-  ]
+  return next((row for row in found.rows if row.candidate == GD), None)
 
 
 def _known(
@@ -528,25 +531,35 @@ def _compare(
   return Candidates(gaps, effect)
 
 
-def _nearer(
+def _p_values(
   pairs: Sequence[tuple[str, str]], found: Sequence[Candidates | None]
-) -> dict[str, list[str]]:
-  """Returns the candidates that are nearer to a model than each candidate.
+) -> dict[tuple[str, str], float]:
+  """Returns the p values that the second of two candidates is no nearer than the first.
 
   Each pair is compared on its own prompts, which `found` has, in both directions.
   """
-  both = [(one, other) for pair in pairs for one, other in (pair, pair[::-1])]
-  p_values = [
-    p_value_above_zero(of.farther(one, other), SHARE_ROUNDING) if of else math.nan
+  return {
+    (one, other): p_value_above_zero(of.farther(one, other), SHARE_ROUNDING)
     for pair, of in zip(pairs, found, strict=True)
+    if of is not None
     for one, other in (pair, pair[::-1])
-  ]
-  # There are as many tests on the other kind of prompts.
-  is_nearer = [p_value < LEVEL / 4 for p_value in holm(p_values)]
-  nearer: dict[str, list[str]] = {name: [] for pair in pairs for name in pair}
-  for (one, other), is_it in zip(both, is_nearer, strict=True):
-    if is_it:
-      nearer[one].append(other)
+  }
+
+
+def _nearer(
+  p_values: Sequence[dict[tuple[str, str], float]],
+) -> list[dict[str, list[str]]]:
+  """Returns which candidates are nearer than each one, for each kind of prompts.
+
+  Holm's correction is over all pairs, both directions and both kinds of prompts.
+  """
+  adjusted = iter(holm([p for of_kind in p_values for p in of_kind.values()]))
+  nearer: list[dict[str, list[str]]] = []
+  for of_kind in p_values:
+    nearer.append({})
+    for one, other in of_kind:
+      if next(adjusted) < LEVEL:
+        nearer[-1].setdefault(one, []).append(other)
   return nearer
 
 
