@@ -137,7 +137,8 @@ def prior_mean(task: Task) -> GradientDescent:
     >>> task = zoo.tasks.LinearRegression(2, 5, prior_mean=2.0)
     >>> prompt = task.sample(jax.random.key(0), 3)
     >>> prediction = zoo.estimators.prior_mean(task)(prompt)
-    >>> print(np.round(prediction, 2), np.round(2 * prompt.x_query.sum(axis=1), 2))
+    >>> target = 2 * prompt.x_query.sum(axis=1)
+    >>> print(np.asarray(prediction).round(2), np.asarray(target).round(2))
     [-3.53  3.93 -0.13] [-3.53  3.93 -0.13]
   """
   return GradientDescent(prior_of(task).mean, np.zeros(0))
