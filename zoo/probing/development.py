@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.progress import progress_bar
-from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.intervals import Estimate, Interval, estimate
 from zoo.measure.table import Rows, WithRows
 from zoo.probing.validate import Instrument
 from zoo.storage.loading import identity_of, load, steps_of
@@ -183,7 +183,7 @@ def _as_estimate(value: Any) -> Estimate | None:
   if value is None or isinstance(value, Estimate):
     return value
   # The error of a number, or of an interval that is not that of a mean, is not known.
-  return Estimate(float(getattr(value, 'mean', value)), math.nan)
+  return Estimate(value.mean if isinstance(value, Interval) else float(value), math.nan)
 
 
 def _means(readings: Sequence[StepReading]) -> Rows[StepMean]:

@@ -147,7 +147,7 @@ def local_learning_coefficient(
     >>> def from_zero(model, prompt):
     ...   return model(prompt) ** 2  # regular, with two weights, so λ is 1
     >>> print(zoo.probing.local_learning_coefficient(Scale(), task, from_zero))
-    λ = 1.14 ± 0.20 (2 weights, loss 0, 100% accepted)
+    λ = 1.14 ± 0.19 (2 weights, loss 0, 100% accepted)
 
   References:
     Lau et al., arXiv 2308.12108; Watanabe, "Algebraic Geometry and Statistical Learning
