@@ -59,6 +59,7 @@ _PENALTY = 10.0  # The penalty of a nat below the least log density, in nats.
 # A candidate that leaves more of the effect of the context explains too little of it.
 _MOST_UNEXPLAINED = 0.5
 _TINY = 1e-30  # Added to squares, so that equal predictions have a logarithm.
+_NUM_TELLING = 64  # This is the usual number of prompts of a pair.
 _LEAST_TELLING = 32  # With fewer prompts for each pair a test can hardly tell.
 
 
@@ -165,7 +166,7 @@ class Verdict(WithRows):
 def telling_prompts(
   task: Task,
   predictors: Mapping[str, Predictor],
-  num_prompts: int = 64,
+  num_prompts: int = _NUM_TELLING,
   seed: int = 0,
 ) -> TellingPrompts:
   """Finds prompts on which algorithms differ most, within the support of a task.
@@ -218,37 +219,52 @@ def telling_prompts(
     raise UserError(
       f'predictors has {len(predictors)} entries; two or more can be told apart'
     )
-  key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
-  task = task.held_out()
+  check_count('seed', seed, minimum=0)
+  pairs = [*itertools.combinations(predictors, 2)]
+  return _telling_prompts(task, predictors, pairs, num_prompts, seed)
+
+
+def _telling_prompts(
+  task: Task,
+  predictors: Mapping[str, Predictor],
+  pairs: Sequence[tuple[str, str]],
+  num_prompts: int,
+  seed: int,
+) -> TellingPrompts:
+  """Returns what `telling_prompts` does, for some pairs of predictors."""
+  key, task = stream_of(seed, CURVE_STREAM), task.held_out()
   drawn = task.sample(key, _NUM_DRAWN, latents=True)
-  names, algorithms, programs = [*predictors], [*predictors.values()], Programs()
-  predicted = _predict(programs, algorithms, drawn)
+  programs = Programs()
+  predicted = dict(
+    zip(predictors, _predict(programs, [*predictors.values()], drawn), strict=True)
+  )
   log_density = _log_density(task, drawn)
   least = -math.inf
   is_probable = np.ones(_NUM_DRAWN, bool)
   if log_density is not None:
     least = float(np.quantile(log_density, _LEAST_QUANTILE))
     is_probable = log_density >= least
-  pairs = [*itertools.combinations(range(len(names)), 2)]
   starts = [
-    _chosen(np.square(predicted[i] - predicted[j]), is_probable, num_prompts)
-    for i, j in pairs
+    _chosen(np.square(predicted[first] - predicted[second]), is_probable, num_prompts)
+    for first, second in pairs
   ]
   found = [jax.tree.map(lambda array, at=at: array[at], drawn) for at in starts]
   can_search = log_density is not None and _keeps_function(task, drawn)
   if can_search:
     found = [
-      _searched(programs, task, [algorithms[i], algorithms[j]], prompt, least)
-      for (i, j), prompt in zip(pairs, found, strict=True)
+      _searched(programs, task, [predictors[name] for name in pair], prompt, least)
+      for pair, prompt in zip(pairs, found, strict=True)
     ]
   rows = Rows[TellingPair]()
-  for (i, j), prompt in zip(pairs, found, strict=True):
-    first, second = _predict(programs, [algorithms[i], algorithms[j]], prompt)
+  for (first, second), prompt in zip(pairs, found, strict=True):
+    of_first, of_second = _predict(
+      programs, [predictors[first], predictors[second]], prompt
+    )
     on_task, on_telling = (
       float(np.sqrt(np.mean(np.square(difference))))
-      for difference in (predicted[i] - predicted[j], first - second)
+      for difference in (predicted[first] - predicted[second], of_first - of_second)
     )
-    rows.append(TellingPair(names[i], names[j], on_task, on_telling))
+    rows.append(TellingPair(first, second, on_task, on_telling))
   found = [dataclasses.replace(prompt, latents=None) for prompt in found]
   return TellingPrompts(rows, found, can_search)
 
@@ -258,7 +274,7 @@ def verdict(
   task: Task,
   candidates: Mapping[str, Predictor] | None = None,
   num_prompts: int = 16384,
-  num_telling: int = 64,
+  num_telling: int = _NUM_TELLING,
   seed: int = 0,
 ) -> Verdict:
   """Says which of several algorithms a model may follow, and which it does not follow.
@@ -314,33 +330,47 @@ def verdict(
   check_numbers(task)
   least = least_prompts(task.num_features)
   num_prompts = check_count('num_prompts', num_prompts, minimum=least)
+  num_telling = check_count('num_telling', num_telling, minimum=_LEAST_TELLING)
   if candidates is None:
     candidates = _known(subject, task, num_prompts, seed)
   if len(candidates) < 2:
     raise UserError(
       f'candidates has {len(candidates)} entries; a verdict needs two or more'
     )
+  pairs = [*itertools.combinations(candidates, 2)]
+  return _verdict(subject, task, candidates, pairs, num_prompts, num_telling, seed)
+
+
+def _verdict(
+  subject: Predictor,
+  task: Task,
+  candidates: Mapping[str, Predictor],
+  pairs: Sequence[tuple[str, str]],
+  num_prompts: int,
+  num_telling: int,
+  seed: int,
+) -> Verdict:
+  """Returns what `verdict` does, by comparing some pairs of candidates."""
   prompts = [*sample_batches(task, seed, num_prompts, BATCH_SIZE)]
   on_task = _compare(subject, task, candidates, prompts, seed)
   if on_task is None:
     reason = 'the model ignores its context, or the labels of its context'
     return Verdict(Rows[Standing](empty=reason), None)
   near = [
-    name for name in candidates if on_task.unexplained(name).mean <= _MOST_UNEXPLAINED
+    pair
+    for pair in pairs
+    if all(on_task.unexplained(name).mean <= _MOST_UNEXPLAINED for name in pair)
   ]
   telling, on_telling = None, []
-  if len(near) > 1:
-    telling = telling_prompts(
-      task, {name: candidates[name] for name in near}, num_telling, seed
-    )
+  if near:
+    telling = _telling_prompts(task, candidates, near, num_telling, seed)
     for row, prompt in zip(telling.rows, telling.prompts, strict=True):
       pair = {name: candidates[name] for name in (row.first, row.second)}
       on_telling.append(_compare(subject, task, pair, [prompt], seed))
-  pairs = [*itertools.combinations(candidates, 2)]
   nearer_on_task, nearer_on_telling = _nearer(
     [
       _p_values(pairs, [on_task] * len(pairs)),
-      _p_values([*itertools.combinations(near, 2)], on_telling),
+      _p_values(near, on_telling),
     ]
   )
   rows = []
@@ -371,7 +401,8 @@ def standing_of_descent(
     for name, candidate in _known(subject, task, num_prompts, seed).items()
     if not {'gd', 'gd_beta'} & {*name.split(', ')}
   }
-  found = verdict(subject, task, candidates, num_prompts, seed=seed)
+  pairs = [(GD, name) for name in candidates if name != GD]
+  found = _verdict(subject, task, candidates, pairs, num_prompts, _NUM_TELLING, seed)
   return next((row for row in found.rows if row.candidate == GD), None)
 
 
