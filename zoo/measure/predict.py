@@ -235,6 +235,13 @@ def gather(measure: Callable[[Any], Any], prompts: Iterable[Any]) -> Any:
   return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
+def in_batches(prompt: Prompt, count: int, batch_size: int) -> Iterator[Prompt]:
+  """Yields the first `count` prompts in batches of at most `batch_size`."""
+  for start in range(0, count, batch_size):
+    part = slice(start, min(start + batch_size, count))
+    yield jax.tree.map(lambda array, part=part: array[part], prompt)
+
+
 def sample_batches(
   task: Task,
   seed: int,

@@ -20,7 +20,7 @@ from zoo.probing.activations import attention_maps
 from zoo.probing.attention_heads import site_of_heads
 from zoo.probing.checks import check_has_kind, sites_of_kind
 from zoo.probing.graph import Node
-from zoo.probing.patch import KINDS, Moves, moved_losses
+from zoo.probing.patch import REPLACEMENTS, Moves, moved_losses
 
 WAYS = 'attention', 'effect'
 _LEAST_PROMPTS = 64
@@ -317,7 +317,7 @@ def _check(
       'give two or more, or none'
     )
   check_name('by', by, WAYS)
-  check_name('kind', kind, KINDS)
+  check_name('kind', kind, REPLACEMENTS)
   if by == 'attention' and not heads:
     raise UserError(
       "heads is False and by is 'attention'; whole sites have no attention weights: "

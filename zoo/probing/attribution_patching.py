@@ -49,7 +49,7 @@ def first_order_moves(
     clean: Prompts. Losses are measured against the labels of their queries.
     corrupt: As many prompts. For `recovered`, clean values replace their values.
     axes: The axes of the value at each site; an empty string where they are not known.
-    kinds: Some of `zoo.probing.patch.KINDS`.
+    kinds: Some of `zoo.probing.patch.REPLACEMENTS`.
     loss: A function of predictions and clean prompts that returns a number for each
       prompt.
     num_steps: None takes the slope ∂L/∂v at the value that is replaced. A number takes,

@@ -37,7 +37,7 @@ from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
 from zoo.probing.graph import (
   Ends,
   Graph,
-  Known,
+  KnownRun,
   Node,
   ends_of,
   graph_of,
@@ -659,7 +659,7 @@ def _measure(
     # A stage reads the same as in the last set if no edge until there has changed.
     pairs = zip(of_stages[:-1], before[:-1], strict=True)
     is_equal = jnp.stack([jnp.all(new == old) for new, old in pairs])
-    known = Known(added_before, jnp.cumprod(is_equal).astype(bool))
+    known = KnownRun(added_before, jnp.cumprod(is_equal).astype(bool))
     streams = with_edges(ends, of_stages)
     run = run_graph(model, graph, clean, streams, known=known)
     return (

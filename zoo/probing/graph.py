@@ -22,7 +22,7 @@ from zoo.probing.reach import exchanged, readers
 
 # The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)
-KINDS = 'stream', 'query', 'key', 'value', 'heads', 'added'
+KINDS_OF_GRAPH = 'stream', 'query', 'key', 'value', 'heads', 'added'
 _PARTS = 'query', 'key', 'value'
 
 
@@ -241,7 +241,7 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   """Returns the graph of a model, from the kinds and the calls of its taps.
 
   Args:
-    model: A model with taps of all `KINDS`.
+    model: A model with taps of all `KINDS_OF_GRAPH`.
     prompt: Prompts; two are enough.
 
   Returns:
@@ -255,12 +255,13 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   """
   name = type(model).__name__
   kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
-  for kind in KINDS:
+  for kind in KINDS_OF_GRAPH:
     if kind not in kinds.values():
       raise UserError(
-        f'{name} has no tap of the kind {kind}; a circuit needs {", ".join(KINDS)}'
+        f'{name} has no tap of the kind {kind}; a circuit needs '
+        f'{", ".join(KINDS_OF_GRAPH)}'
       )
-  wanted = [site for site, kind in kinds.items() if kind in KINDS]
+  wanted = [site for site, kind in kinds.items() if kind in KINDS_OF_GRAPH]
   order: list[str] = []
 
   def values() -> dict[str, Array]:
@@ -379,7 +380,7 @@ class Run(NamedTuple):
   added: Float[Array, 'u b n w']
 
 
-class Known(NamedTuple):
+class KnownRun(NamedTuple):
   """What is known of a run from another one.
 
   Attributes:
@@ -403,7 +404,7 @@ def run_graph(
   prompt: Prompt,
   streams: Streams,
   embedded: Float[Array, 'b n w'] | None = None,
-  known: Known | None = None,
+  known: KnownRun | None = None,
 ) -> Run:
   """Runs a model in which each reader has its own stream.
 

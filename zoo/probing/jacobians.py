@@ -20,14 +20,20 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, estimate
-from zoo.measure.predict import Programs, gather, loss_of, sample_batches
+from zoo.measure.predict import (
+  LOSS_BATCH_SIZE,
+  Programs,
+  gather,
+  in_batches,
+  loss_of,
+  sample_batches,
+)
 from zoo.measure.table import Rows, WithRows, name_of_half
 from zoo.probing.checks import sites_of_kind
 from zoo.probing.edit import edited
 from zoo.probing.logit_lens import check_layered
 from zoo.tasks.base import Loss
 
-_BATCH_SIZE = 512
 _NUM_AVERAGED = 512  # A Jacobian is averaged over at most so many prompts.
 
 
@@ -123,22 +129,21 @@ def jacobian_lens(
   check_count('num_prompts', num_prompts, minimum=2)
   sites = _stream_sites(model, task)
   loss, programs = loss_of(task), Programs()
-  prompts = [*sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)]
+  prompts = [*sample_batches(task, seed, 2 * num_prompts, LOSS_BATCH_SIZE)]
   whole = jax.tree.map(lambda *parts: jnp.concatenate(parts), *prompts)
-  of_losses = jax.tree.map(lambda array: array[:num_prompts], whole)
   averaged = jax.tree.map(lambda array: array[num_prompts:][:_NUM_AVERAGED], whole)
 
   def jacobian_at(models: Sequence[Any], prompt: Prompt) -> Float[Array, 'l w w']:
     return _mean_jacobians(models[0], prompt, sites)
 
   jacobians = programs.run(jacobian_at, [model], averaged)
-  losses = gather(
+  logit, jacobian = gather(
     lambda prompt: programs.run(_losses, [model], prompt, jacobians, loss),
-    _in_batches(of_losses, num_prompts),
+    in_batches(whole, num_prompts, LOSS_BATCH_SIZE),
   )
   rows = Rows(
-    JacobianLoss(i, estimate(logit), estimate(jacobian))
-    for i, (logit, jacobian) in enumerate(np.moveaxis(losses, 0, -1))
+    JacobianLoss(i, estimate(logit[:, i]), estimate(jacobian[:, i]))
+    for i in range(len(jacobians))
   )
   return JacobianLens(rows, np.asarray(jacobians))
 
@@ -183,23 +188,17 @@ def _losses(
   prompt: Prompt,
   jacobians: Float[Array, 'l w w'],
   loss: Loss,
-) -> Float[Array, 'b l 2']:
+) -> tuple[Float[Array, 'b l'], Float[Array, 'b l']]:
   """Returns the losses of the logit lens and of the Jacobian lens, by layer."""
   (model,) = models
-  losses = []
-  for tokens, jacobian in zip(model.layer_tokens(prompt), jacobians, strict=True):
-    mapped = tokens.at[:, -1].set(tokens[:, -1] @ jacobian.T)
-    losses.append(
-      [
-        loss(model.read(read_from, prompt)[:, -1], prompt.y_query)
-        for read_from in (tokens, mapped)
-      ]
-    )
-  return jnp.moveaxis(jnp.asarray(losses), 2, 0)
 
+  def loss_from(tokens: Float[Array, 'b n w']) -> Float[Array, ' b']:
+    return loss(model.read(tokens, prompt)[:, -1], prompt.y_query)
 
-def _in_batches(prompt: Prompt, num_prompts: int) -> list[Prompt]:
-  return [
-    jax.tree.map(lambda array, at=at: array[at : at + _BATCH_SIZE], prompt)
-    for at in range(0, num_prompts, _BATCH_SIZE)
+  states = model.layer_tokens(prompt)
+  mapped = [
+    tokens.at[:, -1].set(tokens[:, -1] @ jacobian.T)
+    for tokens, jacobian in zip(states, jacobians, strict=True)
   ]
+  logit, jacobian = ([loss_from(of) for of in tokens] for tokens in (states, mapped))
+  return jnp.stack(logit, axis=1), jnp.stack(jacobian, axis=1)

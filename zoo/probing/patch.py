@@ -45,9 +45,9 @@ from zoo.probing.graph import (
 from zoo.probing.reach import dead_sites
 
 # The ways of replacing a value, in the order of the fields of `Effect`.
-KINDS = 'recovered', 'zero', 'mean', 'resample'
+REPLACEMENTS = 'recovered', 'zero', 'mean', 'resample'
 METHODS = 'patch', 'gradient', 'integrated'
-_RECOVERED = KINDS.index('recovered')
+_RECOVERED = REPLACEMENTS.index('recovered')
 _AT_ONCE = 16  # One call of the model is vectorised over this many replacements.
 
 # A metric takes predictions `[b, *k]` and the clean prompts, and returns a number for
@@ -406,7 +406,7 @@ def _first_order_losses(
   sites = [*axes]
   losses = [
     (corrupt_loss if kind == _RECOVERED else clean_loss)
-    + moves[KINDS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
+    + moves[REPLACEMENTS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
     for kind, (site,), (head,), (token,) in zip(*selections, strict=True)
   ]
   return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
@@ -453,7 +453,7 @@ def moved_losses(
     model, LossAtQuery(task), clean, corrupt, axes, selections, [kind]
   )
   losses = losses[: len(places_of)]
-  is_patch = kind == KINDS[_RECOVERED]
+  is_patch = kind == REPLACEMENTS[_RECOVERED]
   moved = corrupt_loss - losses if is_patch else losses - clean_loss
   parts = [Node(*place) for place in places_of]
   return Moves(parts, clean_loss, corrupt_loss, moved)
@@ -463,7 +463,7 @@ class Selection(NamedTuple):
   """One replacement of one or more values together, or an array of replacements.
 
   Attributes:
-    kind: The number of the kind in `KINDS`.
+    kind: The number of the kind in `REPLACEMENTS`.
     site: The number of the site of each value in the list of sites. −1 fills the places
       of a replacement of fewer values than another one.
     head: The head of each value, or −1 for all heads.
@@ -509,13 +509,15 @@ def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
   """Returns the kinds, by default all of the method; raises UserError."""
   check_name('method', method, METHODS)
   if kinds is None:
-    return KINDS[:1] if method == 'integrated' else KINDS
+    return REPLACEMENTS[:1] if method == 'integrated' else REPLACEMENTS
   if isinstance(kinds, str):
-    raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
+    raise UserError(
+      f'kinds is {kinds!r}; it must be a list of {", ".join(REPLACEMENTS)}'
+    )
   if not kinds:
-    raise UserError(f'kinds is empty; it must have some of {", ".join(KINDS)}')
+    raise UserError(f'kinds is empty; it must have some of {", ".join(REPLACEMENTS)}')
   for kind in kinds:
-    check_name('kind', kind, KINDS)
+    check_name('kind', kind, REPLACEMENTS)
     if method == 'integrated' and kind != 'recovered':
       raise UserError(
         f"the kind is {kind!r}; method='integrated' has 'recovered' alone, since its "
@@ -662,7 +664,7 @@ def _selections(
         for node in nodes
       ]
       places_of.append(place)
-      kinds_of.append(KINDS.index(kind))
+      kinds_of.append(REPLACEMENTS.index(kind))
       rows.append(row + [(-1, -1, -1)] * (most - len(row)))
   members = np.array(rows, np.int32).reshape(-1, most, 3)
   return places_of, Selection(
@@ -740,7 +742,7 @@ def _replaced(
 
 
 def new_value(clean: Array, kind: Int[Array, ''], kinds: Sequence[str]) -> Array:
-  """Returns what a kind, a number in `KINDS`, puts in place of a value.
+  """Returns what a kind, a number in `REPLACEMENTS`, puts in place of a value.
 
   Args:
     clean: The value in the clean prompts.
@@ -750,7 +752,7 @@ def new_value(clean: Array, kind: Int[Array, ''], kinds: Sequence[str]) -> Array
   has_mean = jnp.issubdtype(clean.dtype, jnp.inexact)
   ablated = [
     ABLATED[name](clean) if name in kinds and (has_mean or name != 'mean') else clean
-    for name in KINDS[1:]
+    for name in REPLACEMENTS[1:]
   ]
   return jax.lax.select_n(kind, clean, *ablated)
 
@@ -782,7 +784,7 @@ def _table(
   empty: str,
   quantity: str,
 ) -> Effects:
-  unknown = dict.fromkeys(KINDS)
+  unknown = dict.fromkeys(REPLACEMENTS)
   rows: dict[_Place, dict[str, Share | None]] = {}
   # `_patched_losses` repeats selections to fill its last batch. The losses of these
   # repetitions stand at the end, and are left out.
@@ -792,10 +794,10 @@ def _table(
       moved,
       clean_loss,
       corrupt_loss,
-      with_next=KINDS[kind] == 'resample',
+      with_next=REPLACEMENTS[kind] == 'resample',
       is_loss=quantity == 'loss',
     )
-    rows.setdefault(place, {**unknown})[KINDS[kind]] = share
+    rows.setdefault(place, {**unknown})[REPLACEMENTS[kind]] = share
   return Effects(
     estimate(clean_loss),
     estimate(corrupt_loss),

@@ -41,7 +41,7 @@ from zoo.probing.graph import (
   put_part,
 )
 from zoo.probing.patch import (
-  KINDS,
+  REPLACEMENTS,
   LossAtQuery,
   Metric,
   Selection,
@@ -56,7 +56,7 @@ from zoo.probing.reach import depends, in_trial, readers
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.
 _OF_STREAM = 'embed', 'stream', 'added'
-_RECOVERED = KINDS.index('recovered')
+_RECOVERED = REPLACEMENTS.index('recovered')
 _MOST_AT_ONCE = 16  # One call of the model is vectorised over up to so many paths.
 _BYTES = 2**28  # The values that are kept for all paths of such a call.
 
@@ -280,9 +280,9 @@ def path_effects(
     raise UserError(f'the site {str(receiver)!r} does not reach the prediction')
   rows = []
   for i, node in enumerate(plan.nodes):
-    shares: dict[str, Share | None] = {**dict.fromkeys(KINDS)}
+    shares: dict[str, Share | None] = {**dict.fromkeys(REPLACEMENTS)}
     for kind, of_kind in zip(kinds, losses, strict=True):
-      is_patch = kind == KINDS[_RECOVERED]
+      is_patch = kind == REPLACEMENTS[_RECOVERED]
       shares[kind] = share_of_gap(
         corrupt_loss - of_kind[i] if is_patch else of_kind[i] - clean_loss,
         clean_loss,
@@ -340,7 +340,7 @@ class _Plan(NamedTuple):
       (sites.index(site), *(-1 if number is None else number for number in numbers))
       for site, *numbers in self.nodes
     ]
-    numbers = [KINDS.index(kind) for kind in kinds for _ in self.nodes]
+    numbers = [REPLACEMENTS.index(kind) for kind in kinds for _ in self.nodes]
     whole = -(-len(numbers) // self.at_once) * self.at_once
     columns = np.resize(np.array(members, np.int32), (whole, 3)).T[..., None]
     selections = Selection(np.resize(np.array(numbers, np.int32), whole), *columns)
@@ -407,7 +407,7 @@ def _losses(
   The first entry says whether the receiver reaches the prediction, and the second one
   which senders reach the receiver.
   """
-  rows = plan.rows(plan.kinds), plan.rows([KINDS[_RECOVERED]])
+  rows = plan.rows(plan.kinds), plan.rows([REPLACEMENTS[_RECOVERED]])
   goes_on, is_reached, *ends, losses = run_once(
     functools.partial(_measured, plan, loss), [model], clean, corrupt, *rows
   )
@@ -529,10 +529,12 @@ def _received(
 def _checked_kinds(kinds: Sequence[str] | None) -> Sequence[str]:
   """Returns the kinds of replacements; raises UserError for an unknown one."""
   if isinstance(kinds, str) or (kinds is not None and not kinds):
-    raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
+    raise UserError(
+      f'kinds is {kinds!r}; it must be a list of {", ".join(REPLACEMENTS)}'
+    )
   for kind in kinds or ():
-    check_name('kind', kind, KINDS)
-  return kinds or KINDS
+    check_name('kind', kind, REPLACEMENTS)
+  return kinds or REPLACEMENTS
 
 
 def _senders(

@@ -17,7 +17,14 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import Baseline, distinct
 from zoo.measure.comparison import affordable
 from zoo.measure.intervals import Estimate, estimate
-from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
+from zoo.measure.predict import (
+  BATCH_SIZE,
+  Programs,
+  at_query,
+  gather,
+  in_batches,
+  sample_batches,
+)
 from zoo.measure.ratio import ratio
 from zoo.probing.nearest.context import (
   effect_of_numbers,
@@ -140,7 +147,7 @@ def measure_candidates(
   for name, algorithm in (baselines | {**algorithms}).items():
     is_slow = isinstance(algorithm, Baseline) and algorithm.is_slow
     count = min(most, _NUM_SLOW_PROMPTS) if is_slow else most
-    theirs = _attempt(name, algorithm, _in_batches(prompt, count), programs)
+    theirs = _attempt(name, algorithm, in_batches(prompt, count, BATCH_SIZE), programs)
     if theirs is None:
       continue
     gap = np.square(own[:count] - theirs)
@@ -169,13 +176,6 @@ def _attempt(
     )
     return None
   return predictions.astype(np.float64)
-
-
-def _in_batches(prompt: Prompt, count: int) -> Iterator[Prompt]:
-  """Yields the first `count` prompts in batches of at most `BATCH_SIZE`."""
-  for start in range(0, count, BATCH_SIZE):
-    part = slice(start, min(start + BATCH_SIZE, count))
-    yield jax.tree.map(lambda array, part=part: array[part], prompt)
 
 
 def _above_bayes(

@@ -198,7 +198,7 @@ class _Samples(NamedTuple):
   log_likelihoods: Float[np.ndarray, 'm p t']
 
 
-class Known(NamedTuple):
+class KnownPredictors(NamedTuple):
   """The predictions of known predictors on the prompts of a task, sampled once.
 
   They serve any number of models. The axis t has predictions after `least`, …, C
@@ -313,7 +313,7 @@ def strategies(
 
 
 def nearest_mixture(
-  model: Predictor, known: Known, by_prompt: bool = True
+  model: Predictor, known: KnownPredictors, by_prompt: bool = True
 ) -> tuple[NearestMixture, LikelihoodMixture | None]:
   """Returns the mixtures of known predictors nearest to a model, over all lengths.
 
@@ -340,7 +340,7 @@ def sample_known(
   num_prompts: int,
   seed: int,
   least: int = 0,
-) -> Known:
+) -> KnownPredictors:
   """Returns the predictions of known predictors, for `nearest_mixture` of any models.
 
   The predictions are those after `least`, …, C examples.
@@ -372,12 +372,12 @@ def sample_known(
     before[..., least:],
     losses[..., least:],
   )
-  return Known(
+  return KnownPredictors(
     task, seed, least, [*predictors], batches, others, before, losses, programs
   )
 
 
-def same_on(known: Known) -> list[list[str]]:
+def same_on(known: KnownPredictors) -> list[list[str]]:
   """Returns the names of predictors that predict the same, up to rounding."""
   is_numbers = known.task.label_kind == 'numbers'
   groups = groups_within(0.0, known.others, is_numbers)
@@ -385,7 +385,7 @@ def same_on(known: Known) -> list[list[str]]:
 
 
 def _halves(
-  model: Predictor, known: Known
+  model: Predictor, known: KnownPredictors
 ) -> tuple[_Samples, _Samples, Float[np.ndarray, 'q t']]:
   """Returns the prompts for the fits and for the measurements, and effects of contexts.
 
@@ -403,7 +403,7 @@ def _halves(
 
 
 def _effects(
-  model: Predictor, known: Known, measured: _Samples
+  model: Predictor, known: KnownPredictors, measured: _Samples
 ) -> Float[np.ndarray, 'q t']:
   """Returns the effects of contexts in prompts for the measurements.
 
@@ -428,7 +428,7 @@ def _effects(
 
 
 def _over_all(
-  known: Known,
+  known: KnownPredictors,
   fitted: _Samples,
   measured: _Samples,
   effect: Float[np.ndarray, 'q t'],
