@@ -15,7 +15,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.measure.intervals import Estimate, estimate
 from zoo.probing.nearest.mixtures import (
-  Known,
+  KnownPredictors,
   check_mixture,
   nearest_mixture,
   same_on,
@@ -79,7 +79,7 @@ class Fitter:
     predictors: Sequence[str] | None = None,
     num_prompts: int = 2048,
     by_prompt: bool = True,
-    shared: dict[str, Known] | None = None,
+    shared: dict[str, KnownPredictors] | None = None,
   ):
     """Checks the predictors, and computes nothing yet.
 
@@ -119,7 +119,7 @@ class Fitter:
     losses = {name: vars(loss) for name, loss in _losses(known).items()}
     return {'fit': _fit(model, known, self._by_prompt), 'losses': losses}
 
-  def _known(self) -> Known:
+  def _known(self) -> KnownPredictors:
     key = _prompts_of(self._config, self._task)
     if key not in self._shared:
       self._shared[key] = sample_known(
@@ -216,7 +216,7 @@ def _prompts_of(config: Run, task: Task) -> str:
   return f'{config.task.text()} {least_examples(config, task)}'
 
 
-def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
+def _fit(model: Predictor, known: KnownPredictors, by_prompt: bool) -> dict[str, Any]:
   mixture, depending = nearest_mixture(model, known, by_prompt)
   return dataclasses.asdict(
     Fit(
@@ -247,7 +247,7 @@ def _nats(config: Run, task: Task) -> float:
   return labels / (2 * noise_std**2) if noise_std else math.nan
 
 
-def _losses(known: Known) -> dict[str, Estimate]:
+def _losses(known: KnownPredictors) -> dict[str, Estimate]:
   means = known.losses.mean(axis=2)
   return {
     name: estimate(losses) for name, losses in zip(known.names, means, strict=True)
