@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
 
 def _norm(model, task, seed):
   del task, seed
-  return {'norm': float(np.linalg.norm(model.w[...]))}
+  return {'norm': float(np.linalg.norm(model.w_p[...]))}
 
 
 def test_means_are_over_runs_with_student_s_interval(runs):
