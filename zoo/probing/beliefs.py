@@ -308,16 +308,17 @@ def _score(
   whole = _by_prompt(whole, t)[half:]
   if whole.sum() <= ROUNDING * np.square(belief[half:]).sum():
     whole = np.zeros_like(whole)
-  error, *errors = [_by_prompt(fit.squares(target), t)[half:] for fit in fits]
+  squares = [fit.squares(target) for fit in fits]
+  error, *errors = [_by_prompt(of, t)[half:] for of in squares]
   score = BeliefScore(
     name,
-    one_minus(ratio(error, whole)),
-    None,
-    None,
-    None,
-    None,
-    None,
-    _by_token(fits[0].squares(target).reshape(-1, t)[half:], belief[half:]),
+    r2=one_minus(ratio(error, whole)),
+    beyond_rival=None,
+    untrained=None,
+    above_untrained=None,
+    p_value=None,
+    beyond_untrained=None,
+    by_token=_by_token(squares[0].reshape(-1, t)[half:], belief[half:]),
   )
   if errors:
     score = score._replace(**beside_untrained(error, errors, whole))

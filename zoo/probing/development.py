@@ -71,9 +71,6 @@ class OverTraining(WithRows):
   rows: Rows[StepMean]
   readings: Rows[StepReading]
 
-  def __str__(self) -> str:
-    return str(self.rows)
-
 
 def over_training(
   runs: Sequence[str | os.PathLike[str]],
@@ -93,8 +90,8 @@ def over_training(
       seed is 0 at every step, so that all models see the same prompts.
     steps: The steps to read. None means all that every run has kept.
     file: A file in which readings are kept as they are made. If it exists, what it has
-      for the same weights is not read again, so that an interrupted call goes on. Use
-      another file for another instrument. None keeps nothing.
+      for the same weights is not read again, so that an interrupted call goes on. It
+      belongs to one instrument, by the name of its function. None keeps nothing.
 
   Returns:
     The readings, and their means over runs.

@@ -169,19 +169,20 @@ def interchange(
 
     exchanged, others = Partial(_exchanged, site), source[scored]
 
-    def change(basis: np.ndarray, exchanged=exchanged, others=others) -> np.ndarray:
-      after, before = (
-        programs.run(exchanged, [model], part_of(base, scored), others, of)
-        for of in (basis.astype(np.float32), np.zeros_like(basis, np.float32))
-      )
-      return expected_labels(task, after) - expected_labels(task, before)
+    def labels(basis: np.ndarray, exchanged=exchanged, others=others) -> np.ndarray:
+      basis = basis.astype(np.float32)
+      after = programs.run(exchanged, [model], part_of(base, scored), others, basis)
+      return expected_labels(task, after)
 
-    slope, r2 = compared(change(basis), wanted[scored])
-    random = [
-      compared(change(_orthonormal(generator, size, rank)), wanted[scored])[1].mean
-      for _ in range(_NUM_RANDOM)
-    ]
-    _, whole = compared(change(np.eye(size)), wanted[scored])
+    # The same program without a change has the same rounding.
+    before, before_whole = (
+      labels(np.zeros((size, rank))),
+      labels(np.zeros((size, size))),
+    )
+    slope, r2 = compared(labels(basis) - before, wanted[scored])
+    turned = [_orthonormal(generator, size, rank) for _ in range(_NUM_RANDOM)]
+    random = [compared(labels(of) - before, wanted[scored])[1].mean for of in turned]
+    _, whole = compared(labels(np.eye(size)) - before_whole, wanted[scored])
     rows.append(Interchanged(site, rank, slope, r2, one_more(random), whole, basis))
   return rows
 
