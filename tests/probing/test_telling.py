@@ -10,7 +10,7 @@ from flax import struct
 
 import zoo
 from tests.compare import refuses
-from zoo.probing import probe, telling_prompts, verdict
+from zoo.probing import probe, sampled_algorithm, telling_prompts, verdict
 from zoo.probing.nearest.telling import standing_of_descent
 
 # With so much noise, ridge regression on prompts of the task is nearly a step.
@@ -147,7 +147,8 @@ def test_a_report_asks_telling_prompts_before_it_says_yes():
   assert said['gd'][0] is True
   assert 'nothing is nearer on prompts that tell them apart' in said['gd'][1]
   assert said['ridge'][0] is False
-  standing = standing_of_descent(pair['gd'], _TASK, _LEAST, 0)
+  fitted = sampled_algorithm(pair['gd'], _TASK, _LEAST)
+  standing = standing_of_descent(pair['gd'], _TASK, fitted, 0)
   assert standing is not None
   assert standing.nearer_on_telling == ''
 

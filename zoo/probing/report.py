@@ -52,8 +52,9 @@ from zoo.probing.nearest.sampled import (
   SampledAlgorithm,
   fit_algorithms,
   least_prompts,
+  sampled_algorithm,
 )
-from zoo.probing.nearest.telling import standing_of_descent
+from zoo.probing.nearest.telling import Standing, standing_of_descent
 from zoo.probing.verdicts import (
   judge,
   judge_by_baselines,
@@ -428,9 +429,14 @@ def _judge_again(
 ) -> tuple[bool | None, str]:
   """Returns the verdict on a step of gradient descent, by telling prompts as well."""
   fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
-  standing = parts.attempt(
-    'telling prompts', standing_of_descent, subject, task, fitted, seed
-  )
+
+  def standing_of() -> Standing | None:
+    algorithm = parts.results.get('sampled')  # A model with a closed form has none.
+    if algorithm is None:
+      algorithm = sampled_algorithm(subject, task, fitted, seed)
+    return standing_of_descent(subject, task, algorithm, seed)
+
+  standing = parts.attempt('telling prompts', standing_of)
   said = verdict.removeprefix('Yes: ').removesuffix('.')
   if standing is None:
     return None, f'Undecided: {said}; no prompts that tell algorithms apart were found.'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -126,19 +126,8 @@ def measure_candidates(
   require_task(task)
   check_numbers(task)
   programs = Programs()
-
-  def predict(prompt: Prompt) -> Float[Array, ' b']:
-    return programs.run(at_query, [subject], prompt)[0]
-
   prompts = [*sample_batches(task, seed, num_prompts, BATCH_SIZE, programs)]
-  own, other = gather(
-    lambda pair: (predict(pair[0]), predict(*pair[1])),
-    with_others(task, prompts, seed),
-  )
-  own, other = own.astype(np.float64), other.astype(np.float64)
-  effect = effect_of_numbers(own, other)
-  is_measured = share_of_effect(effect, effect, own) is not None
-  is_measured = is_measured and not ignores_labels(predict, prompts[0])
+  own, effect, is_measured = predict_with_effect(programs, subject, task, prompts, seed)
   prompt = jax.tree.map(lambda *parts: jnp.concatenate(parts), *prompts)
   most = max(min(num_prompts, affordable(task)), 2)
   gaps: dict[str, np.ndarray] = {}
@@ -158,6 +147,33 @@ def measure_candidates(
       above = _above_bayes(gap, theirs, targets)
   names = [name for name in gaps if name in baselines]
   return Candidates(gaps, effect, names), above
+
+
+def predict_with_effect(
+  programs: Programs,
+  subject: Predictor,
+  task: Task,
+  prompts: Sequence[Prompt],
+  seed: int,
+) -> tuple[Float[np.ndarray, ' p'], Float[np.ndarray, ' p'], bool]:
+  """Returns the predictions of a predictor, and the effect of the context on each.
+
+  The third value is False for a predictor that ignores its context, or the labels of
+  its context: no algorithm that learns explains it. Predictions that are not finite are
+  a UserError.
+  """
+
+  def predict(prompt: Prompt) -> Float[Array, ' b']:
+    return programs.run(at_query, [subject], prompt)[0]
+
+  own, other = gather(
+    lambda pair: (predict(pair[0]), predict(*pair[1])),
+    with_others(task, prompts, seed),
+  )
+  own, other = own.astype(np.float64), other.astype(np.float64)
+  effect = effect_of_numbers(own, other)
+  has_effect = share_of_effect(effect, effect, own) is not None
+  return own, effect, has_effect and not ignores_labels(predict, prompts[0])
 
 
 def _attempt(

@@ -31,17 +31,15 @@ from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_b
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows, WithRows
 from zoo.measure.tests import LEVEL, holm, p_value_above_zero
-from zoo.probing.checks import check_finite
-from zoo.probing.nearest.candidates import Candidates, check_numbers
-from zoo.probing.nearest.context import (
-  SHARE_ROUNDING,
-  effect_of_numbers,
-  ignores_labels,
-  share_of_effect,
-  with_others,
+from zoo.probing.nearest.candidates import (
+  Candidates,
+  check_numbers,
+  predict_with_effect,
 )
+from zoo.probing.nearest.context import SHARE_ROUNDING
 from zoo.probing.nearest.sampled import (
   GD,
+  SampledAlgorithm,
   least_prompts,
   sampled_algorithm,
 )
@@ -97,9 +95,6 @@ class TellingPrompts(WithRows):
   rows: Rows[TellingPair]
   prompts: list[Prompt]
   is_searched: bool
-
-  def __str__(self) -> str:
-    return str(self.rows)
 
 
 class Standing(NamedTuple):
@@ -221,10 +216,11 @@ def telling_prompts(
     )
   check_count('seed', seed, minimum=0)
   pairs = [*itertools.combinations(predictors, 2)]
-  return _telling_prompts(task, predictors, pairs, num_prompts, seed)
+  return _telling_prompts(Programs(), task, predictors, pairs, num_prompts, seed)
 
 
 def _telling_prompts(
+  programs: Programs,
   task: Task,
   predictors: Mapping[str, Predictor],
   pairs: Sequence[tuple[str, str]],
@@ -232,9 +228,8 @@ def _telling_prompts(
   seed: int,
 ) -> TellingPrompts:
   """Returns what `telling_prompts` does, for some pairs of predictors."""
-  key, task = stream_of(seed, CURVE_STREAM), task.held_out()
+  key, task = stream_of(seed, CURVE_STREAM), fresh(task.held_out())
   drawn = task.sample(key, _NUM_DRAWN, latents=True)
-  programs = Programs()
   predicted = dict(
     zip(predictors, _predict(programs, [*predictors.values()], drawn), strict=True)
   )
@@ -252,7 +247,7 @@ def _telling_prompts(
   can_search = log_density is not None and _keeps_function(task, drawn)
   if can_search:
     found = [
-      _searched(programs, task, [predictors[name] for name in pair], prompt, least)
+      programs.run(_ascend, [predictors[name] for name in pair], prompt, task, least)
       for pair, prompt in zip(pairs, found, strict=True)
     ]
   rows = Rows[TellingPair]()
@@ -332,7 +327,7 @@ def verdict(
   num_prompts = check_count('num_prompts', num_prompts, minimum=least)
   num_telling = check_count('num_telling', num_telling, minimum=_LEAST_TELLING)
   if candidates is None:
-    candidates = _known(subject, task, num_prompts, seed)
+    candidates = _known(sampled_algorithm(subject, task, num_prompts, seed), task)
   if len(candidates) < 2:
     raise UserError(
       f'candidates has {len(candidates)} entries; a verdict needs two or more'
@@ -351,8 +346,9 @@ def _verdict(
   seed: int,
 ) -> Verdict:
   """Returns what `verdict` does, by comparing some pairs of candidates."""
-  prompts = [*sample_batches(task, seed, num_prompts, BATCH_SIZE)]
-  on_task = _compare(subject, task, candidates, prompts, seed)
+  programs = Programs()
+  prompts = [*sample_batches(task, seed, num_prompts, BATCH_SIZE, programs)]
+  on_task = _compare(programs, subject, task, candidates, prompts, seed)
   if on_task is None:
     reason = 'the model ignores its context, or the labels of its context'
     return Verdict(Rows[Standing](empty=reason), None)
@@ -363,10 +359,10 @@ def _verdict(
   ]
   telling, on_telling = None, []
   if near:
-    telling = _telling_prompts(task, candidates, near, num_telling, seed)
+    telling = _telling_prompts(programs, task, candidates, near, num_telling, seed)
     for row, prompt in zip(telling.rows, telling.prompts, strict=True):
       pair = {name: candidates[name] for name in (row.first, row.second)}
-      on_telling.append(_compare(subject, task, pair, [prompt], seed))
+      on_telling.append(_compare(programs, subject, task, pair, [prompt], seed))
   nearer_on_task, nearer_on_telling = _nearer(
     [
       _p_values(pairs, [on_task] * len(pairs)),
@@ -389,28 +385,27 @@ def _verdict(
 
 
 def standing_of_descent(
-  subject: Predictor, task: Task, num_prompts: int, seed: int
+  subject: Predictor, task: Task, fitted: SampledAlgorithm, seed: int
 ) -> Standing | None:
-  """Returns what prompts say about the step of gradient descent nearest to a model.
+  """Returns what prompts say about the fitted step of gradient descent.
 
   Its rivals are the fitted ridge regression and the baselines of the task that are no
   step of gradient descent. None for a model that ignores its context or its labels.
   """
   candidates = {
     name: candidate
-    for name, candidate in _known(subject, task, num_prompts, seed).items()
+    for name, candidate in _known(fitted, task).items()
     if not {'gd', 'gd_beta'} & {*name.split(', ')}
   }
   pairs = [(GD, name) for name in candidates if name != GD]
-  found = _verdict(subject, task, candidates, pairs, num_prompts, _NUM_TELLING, seed)
+  found = _verdict(
+    subject, task, candidates, pairs, fitted.num_prompts, _NUM_TELLING, seed
+  )
   return next((row for row in found.rows if row.candidate == GD), None)
 
 
-def _known(
-  subject: Predictor, task: Task, num_prompts: int, seed: int
-) -> dict[str, Predictor]:
+def _known(fitted: SampledAlgorithm, task: Task) -> dict[str, Predictor]:
   """Returns the fitted step and ridge regression, and the baselines of a task."""
-  fitted = sampled_algorithm(subject, task, num_prompts, seed)
   step, ridge = fitted.nearest_gd, fitted.nearest_ridge
   d = task.num_features
   known: dict[str, Predictor] = {
@@ -462,30 +457,10 @@ def _chosen(
   return np.argsort(np.where(allowed, difference, -1.0))[-count:]
 
 
-def _searched(
-  programs: Programs,
-  task: Any,
-  pair: Sequence[Predictor],
-  prompt: Prompt,
-  least: float,
-) -> Prompt:
-  """Returns prompts whose features were moved until two algorithms differ most."""
-  x, y = programs.run(_ascend, pair, prompt, fresh(task), jnp.asarray(least))
-  target = jax.vmap(task.evaluate)(prompt.latents, x)
-  return Prompt(
-    x=x[:, :-1],
-    y=y,
-    x_query=x[:, -1],
-    y_query=target[:, -1],
-    context_targets=target[:, :-1],
-    latents=prompt.latents,
-  )
-
-
 def _ascend(
-  pair: Sequence[Predictor], prompt: Prompt, task: Any, least: Float[Array, '']
-) -> tuple[Float[Array, 'b t d'], Float[Array, 'b c']]:
-  """Returns the features, with the query last, and the labels of telling prompts.
+  pair: Sequence[Predictor], prompt: Prompt, task: Any, least: float | Array
+) -> Prompt:
+  """Returns prompts whose features were moved until two algorithms differ most.
 
   Each prompt climbs log (g − h)² by steps of one length. Below the least log density a
   penalty pulls it back. The best features that are allowed are kept.
@@ -497,7 +472,8 @@ def _ascend(
 
   def prompts_at(x: Float[Array, 'b t d']) -> Prompt:
     targets = jax.vmap(task.evaluate)(prompt.latents, x)
-    return Prompt(x[:, :-1], targets[:, :-1] + noise, x[:, -1], targets[:, -1])
+    shown, asked = targets[:, :-1], targets[:, -1]
+    return Prompt(x[:, :-1], shown + noise, x[:, -1], asked, context_targets=shown)
 
   def gains(x: Float[Array, 'b t d']) -> tuple[Array, tuple[Array, Array]]:
     first, second = (predictor(prompts_at(x)) for predictor in pair)
@@ -523,10 +499,11 @@ def _ascend(
 
   state = start, start, jnp.full(len(start), -jnp.inf)
   (_, best, _), _ = jax.lax.scan(step, state, length=_NUM_STEPS)
-  return best, prompts_at(best).y
+  return prompts_at(best)
 
 
 def _compare(
+  programs: Programs,
   subject: Predictor,
   task: Task,
   candidates: Mapping[str, Predictor],
@@ -537,21 +514,8 @@ def _compare(
 
   None for a model that ignores its context, or the labels of its context.
   """
-  programs = Programs()
-
-  def predict(prompt: Prompt) -> Float[Array, ' b']:
-    return programs.run(at_query, [subject], prompt)[0]
-
-  own, other = gather(
-    lambda pair: (predict(pair[0]), predict(*pair[1])),
-    with_others(task, prompts, seed),
-  )
-  check_finite('the model', own, other)
-  own, other = own.astype(np.float64), other.astype(np.float64)
-  effect = effect_of_numbers(own, other)
-  if share_of_effect(effect, effect, own) is None or ignores_labels(
-    predict, prompts[0]
-  ):
+  own, effect, is_measured = predict_with_effect(programs, subject, task, prompts, seed)
+  if not is_measured:
     return None
   gaps = {}
   for name, candidate in candidates.items():
