@@ -83,6 +83,22 @@ def test_a_reading_that_some_run_lacks_has_no_mean(runs):
   ]
 
 
+def test_a_step_at_which_every_run_is_refused_has_a_row(runs):
+  calls = []
+
+  def late(model, task, seed):
+    calls.append(seed)
+    if len(calls) <= len(runs):
+      raise zoo.UserError('it is at no minimum')
+    return {'one': 1.0}
+
+  found = over_training(runs, late, [1, 4])
+  assert [(row.step, row.name, row.num_runs) for row in found.rows] == [
+    (1, 'one', 0),
+    (4, 'one', 3),
+  ]
+
+
 def test_mistakes_have_one_message(runs, tmp_path):
   with refuses('has not kept step 5', '[1, 2, 3, 4]'):
     over_training(runs, _norm, [5])

@@ -189,20 +189,18 @@ def _means(readings: Sequence[StepReading]) -> Rows[StepMean]:
   A run that an instrument refuses has one reading without a name. It lacks all names.
   """
   num_runs = len({row.run for row in readings})
-  names = dict.fromkeys(
-    (row.step, row.name) for row in readings if row.value is not None
-  )
-  if not names:  # The instrument refuses every model.
-    names = dict.fromkeys((row.step, row.name) for row in readings)
+  # Without any reading the instrument has no names, and one row says so at each step.
+  names = dict.fromkeys(row.name for row in readings if row.value is not None) or ['']
   rows = Rows[StepMean]()
-  for step, name in names:
-    means = [
-      row.value.mean
-      for row in readings
-      if (row.step, row.name) == (step, name) and row.value is not None
-    ]
-    is_whole = len(means) == num_runs
-    rows.append(StepMean(step, name, estimate(means) if is_whole else None, len(means)))
+  for step in dict.fromkeys(row.step for row in readings):
+    for name in names:
+      means = [
+        row.value.mean
+        for row in readings
+        if (row.step, row.name) == (step, name) and row.value is not None
+      ]
+      value = estimate(means) if len(means) == num_runs else None
+      rows.append(StepMean(step, name, value, len(means)))
   return rows
 
 
