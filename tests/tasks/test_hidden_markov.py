@@ -146,7 +146,9 @@ def test_memory_pays():
 @pytest.mark.slow
 def test_persistence_is_a_leaf_and_the_chain_one_of_its_seed():
   task = _task()
-  many = dataclasses.replace(task, persistence=np.array([0.0, 0.6]))  # pyright: ignore
+  both_leaves = jax.tree.map(lambda leaf: np.array([leaf, leaf]), task)
+  persistence: Any = np.array([0.0, 0.6])
+  many = dataclasses.replace(both_leaves, persistence=persistence)
 
   @jax.jit
   def both(task, many):
