@@ -25,6 +25,14 @@ _Result = TypeVar('_Result')
 # of training, held-out prompts, the prompts of curves and comparisons, and redraws.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM, REDRAW_STREAM = range(5)
 
+# What is drawn beside prompts folds their key with a number of its own. Prompts and
+# batches fold it with their index, which is smaller. Equal numbers never share a key.
+LENGTHS_KEY = REDRAW_KEY = 2**32 - 1
+LABELS_KEY = METRICS_KEY = 2**32 - 2
+PARTS_KEY = 2**32 - 3
+ORDERS_KEY = 2**32 - 4
+CONTINUATIONS_KEY = 2**32 - 5
+
 # The Taylor series in x² of sin(x)/x and cos(x) have these coefficients. Their errors
 # are below 2e-9 on ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core import losses, trees
 from zoo.core.beliefs import Belief
+from zoo.core.draws import REDRAW_KEY
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -33,8 +34,6 @@ from zoo.core.prompt import Prompt, checked_prompt
 # Longer contexts are this many times as long as that of the task.
 _LENGTHS = 2, 4, 8, 16, 32
 KEPT = 'query', 'inputs'  # `redraw` can keep these of a prompt.
-# The key of a redraw is folded with it, since no place is as large.
-_REDRAWN = 2**32 - 1
 
 
 @runtime_checkable
@@ -633,7 +632,7 @@ _program = jax.jit(_sample, static_argnums=(2, 3))
 def _redraw(task: BaseTask, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
   """Draws prompts again, each with its own key."""
   # The key is changed: with that of `sample` the function would be the same again.
-  key = jax.random.fold_in(key, _REDRAWN)
+  key = jax.random.fold_in(key, REDRAW_KEY)
   places = jnp.arange(prompt.x.shape[0])
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
   drawn = jax.vmap(lambda key, prompt: task.redraw_one(key, prompt, keep))(keys, prompt)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.distributions import Classes
+from zoo.core.draws import CONTINUATIONS_KEY, ORDERS_KEY
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
@@ -105,8 +106,7 @@ def exchangeability(
   lengths = checked_lengths(lengths, 2, task.context_length)
   parts: list[list[Any]] = [[] for _ in lengths]
   for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
-    # Prompts fold the key with their numbers. No prompt has this number.
-    keys = jax.random.split(jax.random.fold_in(key, 2**32 - 4), num_orders)
+    keys = jax.random.split(jax.random.fold_in(key, ORDERS_KEY), num_orders)
     for part, length in zip(parts, lengths, strict=True):
       arguments = prompt.prefix(length), fresh(task), keys
       part.append(jax.device_get(programs.run(_spread, [predictor], *arguments)))
@@ -236,7 +236,7 @@ def martingale(
   firsts: list[np.ndarray] = []
   for prompt, key in batches_with_keys(held_out, seed, num_prompts, programs):
     y, predictions = prompt.y[:, : c - num_steps], []
-    own = jax.random.fold_in(key, 2**32 - 5)
+    own = jax.random.fold_in(key, CONTINUATIONS_KEY)
     for length in range(c - num_steps, c + 1):
       seen = Prompt(prompt.x[:, :length], y, prompt.x_query, prompt.y_query)
       said = programs.run(_predicted, [predictor], seen, fresh(held_out))

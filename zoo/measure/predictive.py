@@ -19,7 +19,7 @@ from zoo.core.distributions import (
   NumberOrClass,
   has_distribution,
 )
-from zoo.core.draws import CURVE_STREAM, stream_of
+from zoo.core.draws import CURVE_STREAM, LABELS_KEY, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt, checked_prompt
 from zoo.core.protocols import BaseTask, Predictor, Task, require_task
@@ -122,8 +122,7 @@ def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt
   The examples have the labels that the prompt shows. The query gets a new label, drawn
   by `task.sample_labels` given its target.
   """
-  # Prompts fold the key with their numbers. No prompt has this number.
-  own = jax.random.fold_in(key, 2**32 - 2)
+  own = jax.random.fold_in(key, LABELS_KEY)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(own, jnp.arange(len(prompt.y_query)))
   of_queries = jax.vmap(task.sample_labels)(keys, prompt.y_query[:, None])
   labels = jnp.concatenate([prompt.y, of_queries], axis=1)

@@ -129,9 +129,9 @@ class Objective(abc.ABC):
     """
     batch = self.draw(key, inputs, statistics)
     parts = self.train.num_parts
-    # Prompts fold the key with their index, which is below 2³² − 3. Each part of the
-    # batch has a key of its own.
-    keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), parts * num_lanes)
+    # Each part of the batch has a key of its own.
+    own = jax.random.fold_in(key, draws.PARTS_KEY)
+    keys = jax.random.split(own, parts * num_lanes)
 
     def of_part(
       model: Predictor, part: tuple[PyTree, Key[Array, ' 1']]

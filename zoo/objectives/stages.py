@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from zoo.core.draws import LENGTHS_KEY
 from zoo.objectives.curricula import Stage
 from zoo.tasks.base import ChangedTask
 
@@ -36,8 +37,7 @@ def draw_lengths(
   key: Key[Array, ''], batch_size: int, least: int, most: int
 ) -> Int[Array, ' b']:
   """Returns a number of examples for each prompt, uniform from `least` to `most`."""
-  # Prompts fold the key with their numbers. No prompt has this number.
-  own = jax.random.fold_in(key, 2**32 - 1)
+  own = jax.random.fold_in(key, LENGTHS_KEY)
   return jax.random.randint(own, (batch_size,), least, most + 1)
 
 

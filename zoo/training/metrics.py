@@ -16,6 +16,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Key, PyTree
 
+from zoo.core.draws import METRICS_KEY
 from zoo.core.errors import UserError
 from zoo.core.protocols import Task
 from zoo.core.registry import entering
@@ -83,8 +84,7 @@ def own_metrics(
     UserError: If a metric returns anything but a dict of numbers.
   """
   numbers = {}
-  # Held-out batches fold the key with their index, which is below 2³² − 2.
-  key = jax.random.fold_in(key, 2**32 - 2)
+  key = jax.random.fold_in(key, METRICS_KEY)
   for name in names:
     # A metric has the same key if other metrics are added later.
     own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
