@@ -31,6 +31,13 @@ PANELS = {
   ),
   'other models': ('lstm', 'gru', 'deep_set', 'mlp_mixer', 'deep_lsa'),
 }
+# A panel has up to nine models, three more than the palette has colours.
+_COLOURS = (
+  *style.PALETTE,
+  style.BASELINES['gd'],
+  style.BLACK,
+  style.BASELINES['ridge'],
+)
 SHARES = 0.1, 0.01  # These are distances from Bayes, as shares of the Bayes risk.
 
 
@@ -106,7 +113,7 @@ def picture(points: Iterable[Point]) -> plots.Plot:
     for title, models in PANELS.items():
       lines = [
         _line(model, curves[model], colour)
-        for model, colour in zip(models, itertools.cycle(style.PALETTE))
+        for model, colour in zip(models, itertools.cycle(_COLOURS))
         if model in curves
       ]
       shown = [line for line in lines if line is not None]
@@ -114,8 +121,8 @@ def picture(points: Iterable[Point]) -> plots.Plot:
         panels.append(
           plots.Panel(
             f'd = {features}, {title}',
-            'minutes of one core',
-            'distance from Bayes / Bayes risk',
+            'minutes of one core (log scale)',
+            'distance from Bayes (log scale)',
             tuple(shown),
             x_scale='log',
             y_scale='log',

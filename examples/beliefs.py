@@ -46,7 +46,7 @@ def draw(model, untrained, task, site, num_prompts=4096) -> Figure:
   for name, of in (('decoded, trained', model), ('decoded, untrained', untrained)):
     rows = at_tokens(of, prompt, [site])[site].reshape(len(target), -1)
     panels[name] = Ridge(rows[:num])(target[:num], rows[num:])
-  figure = Figure(2.6)
+  figure = Figure(3.1)
   colours = np.clip(target[num:], 0, 1) * 0.9
   for axes, (name, points) in zip(
     figure.subplots(1, 3, sharex=True, sharey=True), panels.items(), strict=True
@@ -56,18 +56,11 @@ def draw(model, untrained, task, site, num_prompts=4096) -> Figure:
     axes.scatter(
       *(points @ _CORNERS).T, c=colours, s=0.6, linewidths=0, rasterized=True
     )
-    for state, (corner, below) in enumerate(zip(_CORNERS, (1, 1, 0), strict=True)):
-      axes.annotate(
-        f'state {state}',
-        corner,
-        (0, -9 if below else 4),
-        textcoords='offset points',
-        ha='center',
-        va='center' if below else 'bottom',
-        fontsize=8,
-        bbox={'facecolor': 'white', 'alpha': 0.7, 'linewidth': 0, 'pad': 0.5},
-      )
-    axes.set(title=name, xlim=(-0.16, 1.16), ylim=(-0.14, 1.0), aspect='equal')
+    for state, ((x, y), height) in enumerate(
+      zip(_CORNERS, (-0.26, -0.26, 0.22), strict=True)
+    ):  # beyond the dots around the corner
+      axes.text(x, y + height, f'state {state}', ha='center', va='center', fontsize=8)
+    axes.set(title=name, xlim=(-0.22, 1.22), ylim=(-0.32, 1.14), aspect='equal')
     axes.axis('off')
   return figure
 

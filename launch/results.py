@@ -127,14 +127,13 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
 
 def _by_examples(name: str, text: str) -> Figure:
   """Returns the figure of losses by number of examples that a CSV file has."""
-  from matplotlib.ticker import MaxNLocator
-
   from zoo.reports import plots
+  from zoo.reports.comparison_plots import of_examples
   from zoo.reports.style import drawing_of
 
   panels = plots.from_csv(name, text).panels
   (axes,) = plots.plot_panels(panels, len(panels), 3.5)
-  axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+  axes.xaxis.set_major_locator(of_examples())
   return drawing_of(axes)
 
 

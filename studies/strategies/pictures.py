@@ -91,6 +91,7 @@ _UNMEASURED, _TIED = '////', 'xxxx'
 _LIGHT = '#cccccc'  # the colour behind the hatch of tied cells
 _OF_NAMES = '', '..', '\\\\\\', '++', 'oo', '--'
 _LINE_COLUMNS = 3  # the number of panels with lines side by side
+_FAR = 5  # shares further apart by this factor have a log axis
 
 
 def plot_series(run: FittedRun, *, ax: Ax = None) -> list[Axes]:
@@ -220,9 +221,10 @@ def _panels_of(diagram: Diagram) -> Iterator[Panel]:
     for i, (name, colour) in enumerate(zip(diagram.names, colours, strict=False)):
       others = np.delete(is_shared[i, :, at], i, axis=0)
       known = np.where(others.any(axis=0), math.nan, weights[:, i, at])
-      lines.append(_line(f'weight of {name}', 'curve', colour, diagram.steps, known))
+      name = f'mixture weight of {name}'
+      lines.append(_line(name, 'curve', colour, diagram.steps, known))
     title = ', '.join(filter(None, [diagram.title, of_value]))
-    yield Panel(title, x_axis, 'weight', tuple(lines), scale)
+    yield Panel(title, x_axis, 'mixture weight', tuple(lines), scale)
   # These colours differ from those of the predictors.
   colours = itertools.cycle([*BASELINES.values()][2:])
   by_value = unexplained.swapaxes(0, 1)
@@ -231,7 +233,11 @@ def _panels_of(diagram: Diagram) -> Iterator[Panel]:
     for name, colour, values in zip(names, colours, by_value, strict=False)
   )
   title = ', '.join(filter(None, [diagram.title, 'what they leave']))
-  yield Panel(title, x_axis, 'share unexplained', left, scale)
+  means = [mean for line in left for mean in line.y if not math.isnan(mean)]
+  if means and 0 < _FAR * min(means) < max(means):
+    yield Panel(title, x_axis, 'unexplained (log scale)', left, scale, 'log')
+  else:
+    yield Panel(title, x_axis, 'unexplained', left, scale)
 
 
 def _line(

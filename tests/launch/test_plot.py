@@ -593,14 +593,16 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
     return axes.get_ylabel(), [line.get_label() for line in axes.lines[1:]]
 
   y_axis, lines = labels(a, training=True)
-  assert (y_axis[-17:], lines) == ('the squared error', ['bayes: 0.305', 'gd: 0.500'])
+  assert y_axis == 'training loss\nsquared error (log scale)'
+  assert lines == ['bayes: 0.305', 'gd: 0.500']
   # Noise of variance 1 about the targets is in the loss of each prediction.
   y_axis, lines = labels(b, training=True)
   assert lines == ['bayes: 1.305', 'gd: 1.500']
-  assert y_axis.endswith('the squared error on observed labels')
+  assert y_axis.endswith('\nsquared error on observed labels (log scale)')
   # The log loss is linear in the target, so that drawn classes keep its mean.
   y_axis, lines = labels(c, training=True)
-  assert (y_axis[-12:], lines[0]) == ('the log loss', 'bayes: 0.305')
+  assert y_axis.endswith('\nlog loss (log scale)')
+  assert lines[0] == 'bayes: 0.305'
   # Beside a risk, which is measured against the targets, baselines are so, too.
   _, lines = labels(b)
   of_training = 'yq_lsa, training loss on observed labels'
@@ -640,8 +642,8 @@ def test_a_squared_error_is_no_baseline_of_a_likelihood(objective, run, runs, tm
   write_lines(run, [line(4), line(12)])
   (trained,) = runs(a={'task.noise_std': 1.0, 'objective.name': objective})
   axes = plot_risk([trained], training=True)
-  loss = f'the negative log likelihood, objective={objective} on observed labels'
-  assert axes.get_ylabel().endswith(loss)
+  loss = f'negative log likelihood, objective={objective} on observed labels'
+  assert axes.get_ylabel().endswith(f'\n{loss} (log scale)')
   assert len(axes.lines) == 1  # The curve of the training loss is the only line.
 
 
@@ -662,7 +664,7 @@ def test_a_training_loss_in_other_units_is_not_drawn_beside_a_risk(run, runs):
   assert curves(b) == ['yq_lsa, training loss of every example']
   assert curves(c) == curves(d) == []
   words = plot_risk([d], training=True).get_ylabel()
-  assert words.endswith("\nthe loss of the objective 'distilled'")
+  assert words.endswith("\nloss of the objective 'distilled' (log scale)")
 
 
 def test_the_baselines_of_a_task_have_looks_of_their_own():

@@ -212,7 +212,7 @@ def test_lines_over_training_have_bands_over_seeds():
   titles = [axes.get_title() for axes in (first, second, left)]
   assert titles == ['task.num_tasks = 4', 'task.num_tasks = 64', 'what they leave']
   curves = {line.get_label(): np.asarray(line.get_ydata()) for line in first.lines}
-  np.testing.assert_allclose(curves['weight of bayes'], [0.4, 0.8, 0.9])
+  np.testing.assert_allclose(curves['mixture weight of bayes'], [0.4, 0.8, 0.9])
   (band,) = first.collections[0].get_paths()
   ends = np.asarray(band.vertices)
   # Student's t for three seeds, 4.303, and a standard error of 0.01/√3.

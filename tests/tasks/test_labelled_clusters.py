@@ -389,7 +389,7 @@ def test_bayes_of_new_classes_is_the_context_in_bursts():
 @pytest.mark.slow
 @pytest.mark.full
 def test_each_predictor_fails_the_tests_of_the_other():
-  """The table of docs/tasks.md, to five standard errors of these prompts."""
+  """The accuracies of docs/tasks.md, to five standard errors of these prompts."""
   task = zoo.create_task('labelled_clusters', burstiness=2, within=1.5)
   count, others = 1024, 3 / 127  # classes with the label of the query, of all others
   expected = {

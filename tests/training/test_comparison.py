@@ -212,7 +212,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
   assert table(summary).count('accuracy') == 1
   loss, accuracy = plot_examples([tmp_path])
   assert (len(accuracy.lines), accuracy.get_ylabel()) == (4, 'accuracy')
-  assert loss.get_ylabel().startswith('loss (log scale)')
+  assert loss.get_ylabel() == 'log loss (log scale)'
 
 
 def test_it_is_drawn_when_finished_and_before(finished, tmp_path):

@@ -85,7 +85,7 @@ def plot_by_examples(
     label = 'bayes, the least possible' if name == 'bayes' else name
     looks.append((f'{label}{of}', 'dashed curve', colours[name], measured))
   title = '\n'.join(filter(None, [_title([*comparisons.values()], bool(shown)), note]))
-  y_axis = f'loss (log scale)\n{loss}'.strip()
+  y_axis = f'{loss.removeprefix("the ") or "loss"} (log scale)'
   axes = 'number of examples before the query', y_axis
   panels = [Panel(title, *axes, tuple(_losses(looks)), y_scale='log')]
   right = [
@@ -97,7 +97,7 @@ def plot_by_examples(
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
   drawn = plot_panels(panels, len(panels), 3.5, ax=ax)
   for axes_of_panel in drawn:
-    axes_of_panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes_of_panel.xaxis.set_major_locator(of_examples())
   for label, seeds in comparisons.items():
     if warning := next(filter(None, map(below_bayes, seeds)), None):
       logging.warning('%s: %s', label, warning)
@@ -105,6 +105,11 @@ def plot_by_examples(
       title.set_text('below the least possible loss, so something is wrong')
       title.set_color(VERMILION)
   return drawn
+
+
+def of_examples() -> MaxNLocator:
+  """Returns the places of ticks on an axis of numbers of examples, such as 0, 2, 4."""
+  return MaxNLocator(6, integer=True, steps=[1, 2, 5, 10])
 
 
 def few_baselines(comparison: Comparison) -> list[str]:

@@ -99,7 +99,7 @@ def plot_risk(
     'exact_risk': 'in-context risk, exact',
     'eval_risk': 'in-context risk, held-out prompts',
   }[kind]
-  y_axis = f'{what} (log scale)\n{loss}'.strip()
+  y_axis = f'{what}\n{loss.removeprefix("the ")}'.strip() + ' (log scale)'
   panel = Panel(title, x_axis, y_axis, tuple(shown), y_scale='log')
   return plot_panel(panel, ax)
 

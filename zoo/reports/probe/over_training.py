@@ -11,14 +11,18 @@ from zoo.probing.development import OverTraining
 from zoo.reports.plots import Panel, Series, plot_panel
 from zoo.reports.style import PALETTE
 
+_RUNS_OF_BAND = 10
+
 
 def plot_over_training(
   found: OverTraining, y_axis: str, title: str = '', *, ax: Axes | None = None
 ) -> Axes:
-  """Draws the mean of each reading over runs by step, with its 95 % interval.
+  """Draws each reading of every run by step, and the mean over runs.
 
-  A step without a reading in some run is left out. Without step 0 the axis of steps is
-  logarithmic.
+  A run is a thin line, and the mean a thick one. From ten runs on, the mean has a band,
+  its 95 % interval by Student's t; the interval of three runs may reach values that no
+  run can have. A step without a reading in some run has no mean. Without step 0 the
+  axis of steps is logarithmic.
 
   Args:
     found: What `zoo.probing.over_training` has returned.
@@ -30,12 +34,16 @@ def plot_over_training(
     The axes.
   """
   names = dict.fromkeys(row.name for row in found.rows)
+  has_band = max((row.num_runs for row in found.rows), default=0) >= _RUNS_OF_BAND
   shown = []
   for name, colour in zip(names, itertools.cycle(PALETTE), strict=False):
     points = [
       (row.step, row.value) for row in found.rows if row.name == name and row.value
     ]
-    halves = [value.half if math.isfinite(value.half) else 0.0 for _, value in points]
+    halves = [
+      value.half if has_band and math.isfinite(value.half) else 0.0
+      for _, value in points
+    ]
     means = [value.mean for _, value in points]
     shown.append(
       Series(
@@ -51,4 +59,14 @@ def plot_over_training(
   has_zero = any(row.step == 0 for row in found.rows)
   scale = 'linear' if has_zero else 'log'
   panel = Panel(title, 'training step', y_axis, tuple(shown), x_scale=scale)
-  return plot_panel(panel, ax)
+  axes = plot_panel(panel, ax)
+  colours = {line.name: line.colour for line in shown}
+  for run, name in dict.fromkeys((row.run, row.name) for row in found.readings):
+    at = [
+      (row.step, row.value.mean)
+      for row in found.readings
+      if (row.run, row.name) == (run, name) and row.value is not None
+    ]
+    if at and (colour := colours.get(name or y_axis)):
+      axes.plot(*zip(*at, strict=True), color=colour, linewidth=0.7, alpha=0.6)
+  return axes
