@@ -18,7 +18,7 @@ TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
 SLOWEST = (
   *('ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'),
   *('clusters', 'transience', 'diversity', 'filter', 'markov_phases', 'laplace'),
-  *('recall', 'one_step', 'tabular', 'induction', 'prior_mean'),
+  *('recall', 'one_step', 'tabular', 'induction', 'prior_mean', 'saddles'),
 )
 ONE_SEED = ({'seed': 0},)
 

@@ -380,6 +380,7 @@ def test_the_calibration_error_of_a_constant_is_its_gap():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_calibration_error_of_classes_is_the_gap_of_the_probabilities():
   """With twice the logit z the error is E[σ(2|z|) − σ(|z|)], as all gaps are ≥ 0."""
   task = zoo.create_task('logistic_regression', num_features=2, context_length=8)
