@@ -249,6 +249,7 @@ def test_a_cell_of_another_version_is_refused_before_any_is_trained(
 
 @pytest.mark.slow
 def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkeypatch):
+  monkeypatch.setattr(search, 'MOST_RATES', len(search.RATES))
   rows = atlas.run(_GRID, tmp_path / 'whole', 'python -m launch.atlas')
   assert rows is not None
   by_model = {row.model: row for row in rows}

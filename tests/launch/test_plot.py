@@ -11,6 +11,7 @@ import pytest
 import zoo
 from configs import common
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.training.runs import small_config
 from tests.trees import ROOT
 from zoo.config.read import to_json
@@ -611,8 +612,10 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
     plot_risk([a, b], training=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['linear_regression', 'logistic_regression', 'urns'])
+@pytest.mark.parametrize(
+  'name',
+  mostly_full([], ['logistic_regression', 'urns'], slow=['linear_regression']),
+)
 def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
   section = common.task_section(name).to_dict()
   section |= {'noise_std': 0.7} if 'noise_std' in section else {}

@@ -17,7 +17,7 @@ from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
-from tests.marks import SLOW, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture, Mixture
 from zoo.core.trees import Tree
 from zoo.measure.calibrate import PitHistogram, Reliability, _reliability
@@ -286,7 +286,7 @@ class _Logits(Tree):
     return jnp.full(len(prompt.x), self.logit)
 
 
-@pytest.mark.parametrize('measure', mostly_slow(['calibration'], _MEASURES))
+@pytest.mark.parametrize('measure', mostly_full(['calibration'], _MEASURES))
 def test_what_is_nan_is_refused(measure):
   nan = _Changed(_bayes(), width=jnp.nan)
   with refuses('model gives 64 of 64 labels of LinearRegression a distribution that'):
@@ -380,6 +380,7 @@ def test_the_calibration_error_of_a_constant_is_its_gap():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_calibration_error_of_classes_is_the_gap_of_the_probabilities():
   """With twice the logit z the error is E[σ(2|z|) − σ(|z|)], as all gaps are ≥ 0."""
   task = zoo.create_task('logistic_regression', num_features=2, context_length=8)
@@ -527,7 +528,7 @@ class _Shrinks(Tree):
     return Gaussian(prompt.y[:, 0] * 0.5**k, jnp.ones(b))
 
 
-@pytest.mark.parametrize('make', [_task, pytest.param(_signs, marks=SLOW)])
+@pytest.mark.parametrize('make', [_task, pytest.param(_signs, marks=FULL)])
 def test_the_posterior_is_a_martingale(make):
   task = make()
   rows = zoo.martingale(task.baselines()['bayes'], task, 2048, num_steps=3)

@@ -331,6 +331,7 @@ def test_inputs_that_are_no_arrays_are_refused(unchecked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_recurrence_of_ones_own_has_all_forms():
   model = built(lambda: _model(mixer=_Forgetting, num_layers=1))
   task = zoo.create_task('linear_regression', num_features=_D, context_length=_C)

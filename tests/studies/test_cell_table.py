@@ -112,6 +112,7 @@ def test_two_parts_at_once_compute_no_row_twice(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_with_two_parts_compute_no_row_twice(tmp_path):
   with _start(tmp_path, 0.02, '1/2') as first, _start(tmp_path, 0.02, '2/2') as second:
     computed = [process.communicate()[0].split() for process in (first, second)]

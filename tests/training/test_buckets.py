@@ -140,6 +140,7 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert names_below(folder) == names
 
 
+@pytest.mark.full
 def test_a_finished_run_is_kept_until_a_longer_launch_has_saved_a_step(folder, whole):
   upload(whole, folder)
   before = {name: (folder / name).read_bytes() for name in names_below(folder)}

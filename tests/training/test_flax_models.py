@@ -21,7 +21,7 @@ from zoo.core.roles import parameter_roles, shared_paths
 from zoo.training import grid, sweep
 
 # Arrays that are not trained, and a shared weight; with --full, all.
-_SLOW = ['Untrained', 'Tied']
+_SLOW = ['Tied']
 
 
 @pytest.fixture(autouse=True)
@@ -151,8 +151,7 @@ def test_weights_of_bfloat16_are_trained_in_parts_of_a_batch(tmp_path):
     )
 
 
-@pytest.mark.parametrize('name', ['Tied', 'SharedLayer'])
-@pytest.mark.slow
+@pytest.mark.parametrize('name', mostly_full([], ['SharedLayer'], slow=['Tied']))
 def test_a_shared_weight_is_named_by_each_of_its_paths(name, tmp_path):
   """A pattern that names its second path freezes it, as one of the first does."""
   path = {'Tied': 'write/linear/kernel', 'SharedLayer': 'second'}[name]

@@ -19,7 +19,6 @@ from flax import nnx
 
 import zoo
 from tests.built import model_of, task_of
-from tests.marks import mostly_full
 from tests.training.runs import lines_of, small_config
 from tests.training.test_by_hand import assert_close, parameters
 from zoo.config.read import read
@@ -258,7 +257,8 @@ def _exact_nll(task, prompt):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', mostly_full(['gaussian'], ['bars']))
+@pytest.mark.full
+@pytest.mark.parametrize('head', ['gaussian', 'bars'])
 def test_training_comes_near_the_likelihood_of_the_posterior(head, tmp_path):
   """The excess of the trained model, a mean KL divergence, is small.
 

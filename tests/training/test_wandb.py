@@ -159,6 +159,7 @@ def test_every_number_of_a_run_is_logged_at_its_step(tmp_path, wandb):
   assert len(_logged(workdir)) == 1
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_as_the_same_run_and_loses_no_line(tmp_path, wandb, cache):
   workdir, codes = tmp_path / 'run', []
   for how in 'killed', 'to the end':
