@@ -145,10 +145,11 @@ of tables say `± t·s.e.` if there are fewer:
 | means of losses, shares of a gap, circuits, R² | 1024 |
 | squared differences of predictions, as in `sampled_algorithm` | never |
 
-Fewer prompts are not refused, except by `head_scores` and `interchange` below 512, by
-`task_vectors` below 128 functions, by `across_seeds` below 64 prompts, by
-`probe_beliefs` and `steer` below 128 prompts, and by `probe_latents` below 128 prompts
-or three untrained models: with two, the interval of `above_untrained`
+Fewer prompts are not refused, except by `sampled_algorithm` below 2048, by
+`head_scores` and `interchange` below 512, by `task_vectors` below 128 functions, by
+`circuit`, `strategies` and `across_seeds` below 64 prompts, by `probe_beliefs` and
+`steer` below 128 prompts, and by `probe_latents` below 128 prompts or three untrained
+models: with two, the interval of `above_untrained`
 contained the truth in 0.87 of 1000 draws, and with three in 0.94. Where a gap of losses
 is less than 8 standard errors from 0, its shares have Fieller's set at 3 standard
 errors.

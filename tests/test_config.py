@@ -1,5 +1,6 @@
 """Every mistake in a config is named, before anything is built."""
 
+import inspect
 import json
 import math
 from typing import Any
@@ -355,6 +356,14 @@ def test_several_processes_must_use_all_their_devices(monkeypatch):
   validate(small_config(mesh__data=8))
   with refuses('data 3 × model 2', 'leaves out 2 of 8 devices', 'several processes'):
     validate(small_config(mesh__data=3, mesh__model=2))
+
+
+def test_processes_wait_for_one_another_as_long_as_jax_does():
+  """A machine that is suspended for some seconds does not end the others."""
+  arguments = inspect.signature(jax.distributed.initialize).parameters
+  mesh = small_config().mesh
+  assert mesh.heartbeat_timeout == arguments['heartbeat_timeout_seconds'].default
+  assert mesh.start_timeout == arguments['initialization_timeout'].default
 
 
 def test_a_field_that_a_saved_config_lacks_is_a_difference():

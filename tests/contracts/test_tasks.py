@@ -14,6 +14,7 @@ from tests.contracts.classes import C, D, Good, Least, Linear, make_class
 from tests.marks import mostly_full
 from zoo.estimators.baselines import Baseline, Zero
 from zoo.estimators.linear import Ridge
+from zoo.host.progress import progress_bar
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
 pytestmark = pytest.mark.usefixtures('unchecked')
@@ -247,6 +248,25 @@ def test_an_error_of_the_task_passes_with_a_note_of_what_was_called(make, kind):
 
 def test_a_right_task_passes():
   zoo.check_task(Good())
+
+
+def test_a_bar_shows_the_parts_of_a_check_from_the_first_prompts_on(monkeypatch):
+  bars: list[Any] = []
+
+  def bar_of(*arguments):
+    bars.append(progress_bar(*arguments))
+    return bars[-1]
+
+  @struct.dataclass
+  class Own(Least):
+    def sample_one(self, key):
+      assert bars
+      return super().sample_one(key)
+
+  monkeypatch.setattr('zoo.contracts.tasks.progress_bar', bar_of)
+  zoo.check_task(Own())
+  (bar,) = bars
+  assert bar.n == bar.total > 3
 
 
 @pytest.mark.slow

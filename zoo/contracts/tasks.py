@@ -50,6 +50,7 @@ _FEW = 32
 _ZERO = 'the prediction 0'
 # Ridge regression on more features than this takes long.
 _MOST_FEATURES = 100
+_OF_ALL_TASKS = 3  # Parts of the check: prompts, the loss, prompts drawn again.
 # A mean is not known if one prompt holds more than this share of its sum. Of the
 # squares of 512 normal numbers the largest holds more with a probability below 1e-23.
 _LARGEST_SHARE = 0.2
@@ -97,15 +98,18 @@ def check_task(task: Task) -> None:
   check_count(f'{name}.context_length', task.context_length)
   check_count(f'{name}.num_outputs', task.num_outputs)
   sample = functools.partial(_sample, name, task, Programs())
-  prompt = sample(jax.random.key(0), NUM_PROMPTS)
-  _check_sampling(name, sample, prompt)
-  _check_loss(name, task, prompt)
-  _check_redraws(name, task, prompt)
-  baselines = checked_baselines(task)
-  shifts = by_name(f'{name}.shifts()', task.shifts)
-  has_bayes = not baselines.keys().isdisjoint(BAYES)
-  number = len(baselines) + has_bayes + len(shifts)
-  with progress_bar(f'check_task: {name}', number, 'part') as progress:
+  with progress_bar(f'check_task: {name}', _OF_ALL_TASKS, 'part') as progress:
+    prompt = sample(jax.random.key(0), NUM_PROMPTS)
+    _check_sampling(name, sample, prompt)
+    progress.update()
+    _check_loss(name, task, prompt)
+    progress.update()
+    _check_redraws(name, task, prompt)
+    progress.update()
+    baselines = checked_baselines(task)
+    shifts = by_name(f'{name}.shifts()', task.shifts)
+    has_bayes = not baselines.keys().isdisjoint(BAYES)
+    progress.total += len(baselines) + has_bayes + len(shifts)
     for baseline_name, baseline in baselines.items():
       _check_baseline(f'the baseline {baseline_name} of {name}', baseline, prompt, task)
       progress.update()
