@@ -943,7 +943,9 @@ QUICK = [
 
 @pytest.mark.usefixtures('traced_once')
 @pytest.mark.parametrize('name', mostly_slow(QUICK, CASES))
-def test_instruments_return_nulls_and_planted_truths(name):
+def test_instruments_return_nulls_and_planted_truths(name, request):
+  if name == 'local_learning_coefficient':
+    request.getfixturevalue('compiled_well')  # Its chains are long.
   check = _resolved(CASES[name]).check()
   print(f'{name}\n{check}')
   assert not check.failures
