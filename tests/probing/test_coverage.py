@@ -9,7 +9,7 @@ of whole instruments in test_instruments.py.
 import numpy as np
 import pytest
 
-from tests.marks import SLOW
+from tests.marks import SLOW, mostly_full
 from zoo.measure.intervals import Estimate, Interval
 from zoo.probing.attention_heads import _LEAST_PROMPTS as LEAST_OF_CORRELATION
 from zoo.probing.attention_heads import correlation
@@ -45,8 +45,10 @@ def _noisy(generator, count, noise, skewed):
   return rows, target
 
 
-@pytest.mark.parametrize('noise', [0.3, 1.0, 3.0])
-@pytest.mark.parametrize('skewed', [False, True])
+@pytest.mark.parametrize(
+  ('noise', 'skewed'),
+  mostly_full([], [0.3, 1.0, 3.0], [False, True], slow=[(0.3, False), (3.0, True)]),
+)
 def test_intervals_of_r2_contain_that_of_the_fitted_map(noise, skewed):
   """Given the map, R² on all prompts is the truth; the null has permuted targets."""
   generator, hits, nulls = np.random.default_rng(0), [], []
@@ -65,7 +67,7 @@ def test_intervals_of_r2_contain_that_of_the_fitted_map(noise, skewed):
   assert np.mean(nulls) < 0.025 + 3 * (0.025 * 0.975 / _NUM_DRAWS) ** 0.5
 
 
-@pytest.mark.parametrize('num_untrained', [LEAST_UNTRAINED, 8])
+@pytest.mark.parametrize('num_untrained', mostly_full([], [8], slow=[LEAST_UNTRAINED]))
 def test_intervals_beside_untrained_models_contain_one_more_of_them(num_untrained):
   """An untrained model has the target with a noise that depends on its seed."""
   generator, hits, above = np.random.default_rng(1), [], []
@@ -87,8 +89,10 @@ def test_intervals_beside_untrained_models_contain_one_more_of_them(num_untraine
   _assert_covered(above, high=1.0)
 
 
-@pytest.mark.parametrize('truth', [-0.3, 0.5, 0.95])
-@pytest.mark.parametrize('skewed', [False, True])
+@pytest.mark.parametrize(
+  ('truth', 'skewed'),
+  mostly_full([], [-0.3, 0.5, 0.95], [False, True], slow=[(0.5, False), (0.95, True)]),
+)
 def test_intervals_of_a_correlation_contain_it(truth, skewed):
   """Of normal values, and of values that share how large they are."""
   generator, hits = np.random.default_rng(2), []

@@ -20,7 +20,7 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.launch.processes import ROOT
-from tests.marks import mostly_full, mostly_slow
+from tests.marks import mostly_full
 from tests.probing import test_beliefs as beliefs
 from tests.probing.models import (
   biased,
@@ -939,11 +939,19 @@ QUICK = [
   *('implicit_algorithm', 'risks', 'task_shift', 'lens', 'heads'),
   *('copying_score', 'ov', 'qk'),
 ]
+# They take ten seconds, and share their code with another instrument or case, or have
+# the same claim in a file of their own.
+_FULL = {'circuit', 'effects, integrated', 'probe_latents', 'strategies'}
 
 
 @pytest.mark.usefixtures('traced_once')
-@pytest.mark.parametrize('name', mostly_slow(QUICK, CASES))
-def test_instruments_return_nulls_and_planted_truths(name):
+@pytest.mark.parametrize(
+  'name',
+  mostly_full(QUICK, CASES, slow=[name for name in CASES if name not in _FULL]),
+)
+def test_instruments_return_nulls_and_planted_truths(name, request):
+  if name == 'local_learning_coefficient':
+    request.getfixturevalue('compiled_well')  # Its chains are long.
   check = _resolved(CASES[name]).check()
   print(f'{name}\n{check}')
   assert not check.failures

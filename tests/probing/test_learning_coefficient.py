@@ -73,6 +73,7 @@ def test_a_regular_model_has_half_of_its_number_of_weights():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('compiled_well')
 def test_a_minimum_whose_loss_is_not_0_has_the_same_coefficient():
   """On fixed prompts it would be 1.5 (1 − 8/log 256) < 0: the loss there is 4."""
   task = isotropic(3, 4)
@@ -91,6 +92,7 @@ def test_a_minimum_whose_loss_is_not_0_has_the_same_coefficient():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('compiled_well')
 def test_a_product_of_two_scalars_has_the_density_of_an_integral():
   task = isotropic(2, 4)
   found = local_learning_coefficient(
@@ -114,6 +116,7 @@ def _reduced_rank(size, rank):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('compiled_well')
 @pytest.mark.parametrize('rank', [1, 3])
 def test_deep_linear_networks_have_the_coefficient_of_aoyagi(rank):
   truth = {1: 4.0, 3: 4.5}[rank]
