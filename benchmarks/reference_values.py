@@ -44,7 +44,7 @@ class Reference(NamedTuple):
       the prompts come from a shift of the task: `loss on new_tasks`.
     divisor: The number by which the measured quantity is divided, such as d.
     value: The known value of the quotient.
-    standard_error: The standard error of the known value; 0 for a formula.
+    stderr: The standard error of the known value; 0 for a formula.
     source: Where the known value comes from.
   """
 
@@ -55,7 +55,7 @@ class Reference(NamedTuple):
   quantity: str
   divisor: float
   value: float
-  standard_error: float
+  stderr: float
   source: str
 
   def lengths(self) -> range:
@@ -70,12 +70,12 @@ class Row(NamedTuple):
   Attributes:
     reference: The known value.
     measured: The measured value, divided by the divisor.
-    standard_error: The standard error of the measured value; NaN for a median.
+    stderr: The standard error of the measured value; NaN for a median.
   """
 
   reference: Reference
   measured: float
-  standard_error: float
+  stderr: float
 
   @property
   def deviation(self) -> float:
@@ -84,14 +84,14 @@ class Row(NamedTuple):
     gap = self.measured - known.value
     if abs(gap) <= _ROUNDING * max(abs(known.value), 1):
       return 0.0
-    error = math.hypot(self.standard_error, known.standard_error)
+    error = math.hypot(self.stderr, known.stderr)
     return gap / error if error else math.inf
 
   def record(self) -> dict[str, str]:
     """Returns both values with their standard errors, by the column of the file."""
     reference = self.reference
     divisor = '' if reference.divisor == 1 else f' / {reference.divisor:g}'
-    error, known_error = self.standard_error, reference.standard_error
+    error, known_error = self.stderr, reference.stderr
     deviation = '' if math.isnan(self.deviation) else f'{self.deviation:+.2f}'
     if self.deviation == 0:  # The values agree up to rounding.
       deviation = '0'
@@ -114,12 +114,12 @@ class Row(NamedTuple):
 
   def cells(self) -> list[str]:
     """Returns the row of the printed table, ± half of 95 % intervals."""
-    record, known_error = self.record(), self.reference.standard_error
+    record, known_error = self.record(), self.reference.stderr
     known, measured = record['known'], record['measured']
     if known_error:
       known += f' ± {half_of(known_error):.2g}'
-    if math.isfinite(self.standard_error):
-      measured += f' ± {half_of(self.standard_error):.2g}'
+    if math.isfinite(self.stderr):
+      measured += f' ± {half_of(self.stderr):.2g}'
     head = record['task'], record['baseline'], record['k'], record['quantity']
     return [*head, known, measured, record['deviation']]
 
@@ -147,7 +147,7 @@ def _parse(row: dict[str, str]) -> Reference:
   if None in row.values():
     raise ValueError('too few cells')
   number = {name: float(row[name]) for name in ('divisor', 'value')}
-  number['standard_error'] = float(row['standard_error'] or 0)
+  number['stderr'] = float(row['stderr'] or 0)
   reference = Reference(**{**row, **number})
   json.loads(reference.arguments)
   name, _, _ = reference.quantity.partition(' on ')

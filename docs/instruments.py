@@ -107,7 +107,7 @@ _TABLES = """
 ## Results as tables
 
 `effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `probe_beliefs`, `steer`,
-`interchange`, `task_vectors`, `lens`, `strategies` and `algorithms` return rows:
+`interchange`, `task_vectors`, `lens`, `strategies` and `layer_algorithms` return rows:
 
 | call | what it gives |
 |---|---|
@@ -117,8 +117,9 @@ _TABLES = """
 | `result.to_csv(path)` | a file |
 
 In records, data frames and files an estimate has two columns, such as `recovered` and
-`recovered_stderr`. `launch.probe --interventions` writes these files beside its
-pictures.
+`recovered_stderr`. An interval that is not that of a mean has three: `random_r2`,
+`random_r2_half` and `random_r2_confidence`. `launch.probe --interventions` writes these
+files beside its pictures.
 """
 _COVERED = """
 ## How often intervals contain the truth
@@ -160,16 +161,17 @@ prompts is tested on values that are drawn in NumPy. A coverage passes if it is 
 three binomial errors below the one that is claimed:
 
 - means and ratios of skewed values: `alignment`, `jacobian_lens`, `lens`, `task_shift`,
-  the distances of `algorithms`, and `unexplained` of `strategies` and of `verdict`
+  and `unexplained` of `strategies` and of `elimination`
 - shares of a gap, from 16 prompts on: `circuit`, `path_effect`, `path_effects`, and
   `effects` by gradients
 - R² on other prompts, and beside untrained models: `probe_latents`, `probe_beliefs`
 - correlations: `head_scores`
-- ranges of the nearest number of steps: `algorithms`
+- ranges of the nearest number of steps: `layer_algorithms`
 - means over models or chains: `across_seeds`, `local_learning_coefficient`
 
 The coverage of `steer` has a test (`--full`) whose shares are not measured yet, and
-that of `interchange` has none. The numbers of `learned_guess` have no intervals. The
+that of `interchange` has none. The numbers of `learned_guess`, the shares of
+`layer_algorithms` and the correlations of `across_seeds` have no intervals. The
 instruments `attribution`, `copying_score`, `heads`, `implicit_algorithm`, `ov` and `qk`
 are identities or closed forms without sampling error.
 

@@ -199,8 +199,8 @@ def test_closed_forms_agree_with_a_million_prompts(d):
       sums += errors.sum(), np.square(errors).sum()
     count = num_batches * batch_size
     mean = sums[0] / count
-    standard_error = np.sqrt((sums[1] / count - mean**2) / count)
-    assert abs(mean - theory.exact_risk(estimator, task)) < 4 * standard_error, name
+    stderr = np.sqrt((sums[1] / count - mean**2) / count)
+    assert abs(mean - theory.exact_risk(estimator, task)) < 4 * stderr, name
 
 
 def test_least_squares_near_as_many_examples_as_features_has_infinite_risk():

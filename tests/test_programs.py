@@ -265,7 +265,9 @@ _SLOW: dict[str, Callable[[Any, int], Any]] = {
   'sampled_algorithm': lambda model, seed: zoo.probing.sampled_algorithm(
     model, _TASK, 2048, seed
   ),
-  'algorithms': lambda model, seed: zoo.probing.algorithms(model, _TASK, 64, 2, seed),
+  'layer_algorithms': lambda model, seed: zoo.probing.layer_algorithms(
+    model, _TASK, 64, 2, seed
+  ),
   'Regressor': _cross_validation,
 }
 

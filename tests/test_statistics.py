@@ -104,8 +104,8 @@ def test_the_risk_over_long_contexts_is_the_exact_one(c, general, noise_std):
   # Its weights must not swamp the spread of G, which is as 1/√C.
   for rule in (random_rule(3, 3, 0.05), theory.optimal_rule(task)):
     squares = np.asarray(draw(_as_float32(rule)), float) ** 2
-    standard_error = squares.std() / np.sqrt(len(squares))
-    assert abs(squares.mean() - theory.exact_risk(rule, task)) < 4 * standard_error
+    stderr = squares.std() / np.sqrt(len(squares))
+    assert abs(squares.mean() - theory.exact_risk(rule, task)) < 4 * stderr
 
 
 def _as_float32(rule):

@@ -91,15 +91,17 @@ def _welch(first: list[float], second: list[float]) -> tuple[Interval, float]:
   """Returns the difference of two means with its interval, and the p value."""
   mean, counts = float(np.mean(first) - np.mean(second)), (len(first), len(second))
   if np.ptp(first) == np.ptp(second) == mean == 0 and min(counts) > 1:
-    return Interval(0.0, 0.0, 0.0), 1.0
+    return Interval(0.0, 0.0, 0.0, 0.95), 1.0
   if np.ptp(first) == np.ptp(second) == 0 or min(counts) < 2:
-    return Interval(mean, math.nan, math.nan), math.nan  # The variance is not known.
+    return Interval(
+      mean, math.nan, math.nan, 0.95
+    ), math.nan  # The variance is not known.
   with warnings.catch_warnings():
     # SciPy warns of equal samples, such as shares that all count as `LEAST_SHARE`.
     warnings.simplefilter('ignore', RuntimeWarning)
     test: Any = stats.ttest_ind(first, second, equal_var=False)
   low, high = test.confidence_interval(0.95)
-  return Interval(mean, float(low), float(high)), float(test.pvalue)
+  return Interval(mean, float(low), float(high), 0.95), float(test.pvalue)
 
 
 def _is_finite(row: AtlasRow) -> bool:

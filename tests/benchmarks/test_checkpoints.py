@@ -102,7 +102,7 @@ def test_the_card_of_a_transformer_is_true():
   """By the direct mean over other prompts, without the difference from Bayes."""
   card, saved = opened('transformer')
   curve = zoo.curve(saved.model, saved.task, 2**13, seed=1)
-  errors = np.hypot(curve.standard_error[-1], card['sampled_risk_stderr'])
+  errors = np.hypot(curve.stderr[-1], card['sampled_risk_stderr'])
   assert abs(curve.mean[-1] - card['sampled_risk']) < 4 * errors
   lower, upper = theory.bayes_risk(saved.task)
   assert lower <= card['lowest_known'] <= upper < 1.001 * lower

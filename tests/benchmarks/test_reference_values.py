@@ -91,7 +91,7 @@ _REFERENCE = Reference(
   quantity='loss',
   divisor=2,
   value=0.5,
-  standard_error=0,
+  stderr=0,
   source='formula',
 )
 
@@ -112,7 +112,7 @@ def test_a_loss_is_measured_at_a_length_and_over_a_range():
   assert second.deviation == 0  # up to rounding, though the standard error is tiny
   # The mean of a prompt over both lengths is one value, not two.
   assert math.isclose(both.measured, (first.measured + second.measured) / 2)
-  assert math.isclose(both.standard_error, first.standard_error / 2, rel_tol=1e-3)
+  assert math.isclose(both.stderr, first.stderr / 2, rel_tol=1e-3)
   # Of a prefix; among all lengths it comes from one pass over them.
   among, _ = _measured(
     {'num_examples': '8', 'baseline': 'averaging'},
@@ -132,7 +132,7 @@ def test_quantities_other_than_the_loss():
   assert abs(zero.deviation) <= 4
   # |x|²|w|²cos²/2 has a heavy tail.
   assert 0 < median.measured < 0.6 * zero.measured
-  assert math.isnan(median.standard_error)
+  assert math.isnan(median.stderr)
   assert math.isnan(median.deviation)
   assert abs(shifted._replace(reference=_REFERENCE._replace(value=4)).deviation) <= 4
   # OLS knows the labels by then.
@@ -154,7 +154,7 @@ def test_baselines_with_other_fields_and_those_of_another_library(monkeypatch):
 
 
 def test_deviations_are_in_standard_errors_of_both():
-  row = Row(_REFERENCE._replace(standard_error=3.0), 10.5, 4.0)
+  row = Row(_REFERENCE._replace(stderr=3.0), 10.5, 4.0)
   assert row.deviation == 2
   assert Row(_REFERENCE, 0.6, 0.0).deviation == math.inf
   assert Row(_REFERENCE, 0.5 + 1e-7, 0.0).deviation == 0

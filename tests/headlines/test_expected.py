@@ -232,7 +232,7 @@ def test_losses_of_mixtures_for_a_pool_by_a_loop():
     zoo.curve(task.baselines()[name], task, 4096) for name in ('ridge', 'dmmse')
   ]
   measured = curves[0].mean[-1] - curves[1].mean[-1]
-  errors = [curve.standard_error[-1] for curve in curves]
+  errors = [curve.stderr[-1] for curve in curves]
   by_hand = np.std(beyond) / np.sqrt(count)
   assert abs(measured - np.mean(beyond)) < 4 * np.linalg.norm([*errors, by_hand])
 

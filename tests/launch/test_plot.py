@@ -246,7 +246,7 @@ def test_runs_without_a_common_risk_are_not_mixed(run, tmp_path):
 
 
 def test_a_baseline_that_beats_the_run_is_shown(run):
-  shown = {'num_prompts': 4, 'num_examples': [], 'mean': [], 'standard_error': []}
+  shown = {'num_prompts': 4, 'num_examples': [], 'mean': [], 'stderr': []}
   shown |= {'median': [], 'difference': None, 'difference_stderr': None}
   shown['accuracy'] = None
   exact = {'model': 0.75, 'bayes': 0.0, 'ridge': 0.01, 'zero': 90.0}
@@ -459,7 +459,7 @@ def _curve_of(means):
   unknown = [0.1] * len(means)
   return {
     **{'num_prompts': 9, 'num_examples': [*range(len(means))], 'mean': means},
-    **{'standard_error': unknown, 'median': means, 'exact': None},
+    **{'stderr': unknown, 'median': means, 'exact': None},
     **{'difference': None, 'difference_stderr': None, 'accuracy': None},
   }
 
@@ -559,7 +559,7 @@ def test_the_training_loss_is_drawn_by_operations_without_other_losses(run, runs
 
 def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(run):
   measured = {
-    **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
+    **{'num_prompts': 9, 'num_examples': [3], 'stderr': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1},
     'accuracy': None,
   }
@@ -576,7 +576,7 @@ def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(ru
 
 def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
   measured = {
-    **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
+    **{'num_prompts': 9, 'num_examples': [3], 'stderr': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1, 'exact': None},
     'accuracy': None,
   }

@@ -433,6 +433,7 @@ def test_a_result_is_printed_below_its_table_and_drawn():
   share = found.bins[0].share
   record = found.records()[0]
   assert (record['share'], record['share_half']) == (share.mean, share.half)
+  assert record['share_confidence'] == 0.95
   assert 'share_stderr' not in record
   _, axes = plt.subplots()
   assert plot_calibration(found, ax=axes) is axes
@@ -457,7 +458,7 @@ class _LastLabel(Tree):
 
 @pytest.mark.slow
 def test_the_posterior_does_not_depend_on_the_order():
-  (row,) = zoo.exchangeability(_bayes(), _task(), 64)
+  (row,) = zoo.exchangeability(_bayes(), _task(), 128)
   assert row.num_examples == _C
   # Rounding of means to 1e-6 of the width gives 1e-12; of a width to 1e-6, 1e-6.
   assert abs(row.kl.mean) < 1e-5
@@ -466,7 +467,7 @@ def test_the_posterior_does_not_depend_on_the_order():
 def test_a_task_whose_order_matters_is_refused():
   chain = zoo.create_task('markov_chain', order=2, num_symbols=3, context_length=8)
   with refuses('MarkovChain does not say that its examples may be in any order'):
-    zoo.exchangeability(chain.baselines()['bayes'], chain, 8)
+    zoo.exchangeability(chain.baselines()['bayes'], chain, 128)
 
 
 def test_a_predictor_that_depends_on_the_order_has_its_divergence():
@@ -499,7 +500,7 @@ def test_a_transformer_depends_on_the_order():
 )
 def test_lengths_without_another_order_are_refused(lengths, said, unchecked):
   with refuses(said):
-    zoo.exchangeability(_bayes(), _task(), 8, lengths=lengths)
+    zoo.exchangeability(_bayes(), _task(), 128, lengths=lengths)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -540,7 +541,7 @@ def test_the_posterior_is_a_martingale(make):
 
 
 def test_predictions_that_drift_are_no_martingale():
-  for row in zoo.martingale(_Drifts(), _task(), 16, num_steps=3):
+  for row in zoo.martingale(_Drifts(), _task(), 64, num_steps=3):
     assert row.drift.mean == pytest.approx(0.1 * row.num_drawn, rel=1e-5)
     assert row.slope is None  # the first predictions are equal
 
@@ -563,7 +564,7 @@ def test_a_wrong_width_alone_is_a_martingale():
 @pytest.mark.slow
 def test_a_prediction_that_is_nan_is_no_drift():
   with refuses('the predictor gives', 'a mean that is NaN'):
-    zoo.martingale(_Drifts(math.nan), _task(), 16, num_steps=3)
+    zoo.martingale(_Drifts(math.nan), _task(), 64, num_steps=3)
 
 
 def test_a_martingale_needs_features_that_do_not_depend_on_labels():
@@ -574,3 +575,12 @@ def test_a_martingale_needs_features_that_do_not_depend_on_labels():
     zoo.martingale(_bayes(), _task(), num_steps=5)
   with refuses('there are no predictors'):
     zoo.likelihood({}, _task())
+
+
+def test_too_few_prompts_for_an_interval_are_refused(unchecked):
+  with refuses('num_prompts is 127'):
+    zoo.exchangeability(_bayes(), _task(), 127)
+  with refuses('num_prompts is 63'):
+    zoo.martingale(_bayes(), _task(), 63)
+  with refuses('num_prompts is 9'):
+    zoo.calibration(_bayes(), _task(), 9)

@@ -167,7 +167,7 @@ def test_the_table_has_a_row_for_each(compared):
   assert any(row[0].startswith('bayes') for row in rows)
   assert all(len(row) == len(header) for row in rows)
   assert rows[0][3] == ''  # the model minus itself
-  mean, stderr = by_name['model']['mean'][-1], by_name['model']['standard_error'][-1]
+  mean, stderr = by_name['model']['mean'][-1], by_name['model']['stderr'][-1]
   assert rows[0][1] == f'{mean:.4f} ± {stats.t.ppf(0.975, _N - 1) * stderr:.4f}'
 
 
@@ -180,7 +180,7 @@ def test_one_mean_over_few_prompts_is_enough_to_call_it_no_95_percent(fewest, ha
 
 def _curve(mean, error, paired=None) -> Any:
   measured = without_errors([0.0] * len(mean))
-  measured |= {'mean': mean, 'standard_error': error, 'num_prompts': 4096}
+  measured |= {'mean': mean, 'stderr': error, 'num_prompts': 4096}
   if paired is not None:
     measured |= {'difference': paired[0], 'difference_stderr': paired[1]}
   return measured

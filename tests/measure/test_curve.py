@@ -136,7 +136,7 @@ def test_a_curve_has_means_medians_and_standard_errors():
   np.testing.assert_allclose(curve.mean, values.mean(0))
   np.testing.assert_allclose(curve.median, np.median(values, axis=0))
   deviation = np.sqrt(np.sum((values - values.mean(0)) ** 2, axis=0) / (_N - 1))
-  np.testing.assert_allclose(curve.standard_error, deviation / np.sqrt(_N))
+  np.testing.assert_allclose(curve.stderr, deviation / np.sqrt(_N))
   halves = [estimate(column).half for column in values.T]
   np.testing.assert_allclose(curve.half, halves)
   every = summarise(np.ones((3, 5)))

@@ -50,6 +50,8 @@ def test_a_gap_that_is_less_sure_has_the_set_of_fieller():
   share = share_of_gap(part, np.zeros(64), gap)
   assert isinstance(share, Interval)
   assert share.low < share.mean < share.high
+  assert share.confidence == 0.9973
+  assert str(share).endswith('(99.73 %)')
   assert name_of_share(estimate(gap)) == '± 3 s.e.'
   width = stats.t.ppf((1 + 0.9973) / 2, 63)
   for end in share.low, share.high:  # There the mean of part − end · gap is just not 0.

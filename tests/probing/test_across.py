@@ -17,7 +17,14 @@ from tests.probing.models import sample, with_heads_in_order
 from tests.settings import isotropic
 from zoo import probing
 from zoo.measure.intervals import half_of
-from zoo.probing.across import _by_ranks, _centred, _correlations, _permuted, match
+from zoo.probing.across import (
+  _by_ranks,
+  _centred,
+  _correlations,
+  _largest,
+  _permuted,
+  match,
+)
 
 D, C, H = 2, 4, 3
 TASK = isotropic(D, C, noise_std=0.3)
@@ -65,11 +72,10 @@ def test_heads_in_another_order_are_found_and_have_the_correlation_1(
     place = ORDER.index(row.head)
     assert nodes == [probing.Node(SITE, head) for head in (row.head, place, row.head)]
     assert row.matches == f'head {place}; head {row.head}'
-    assert row.correlation is not None
-    assert row.correlation.num == 2
+    assert row.correlation == pytest.approx(1, abs=rounding)
     assert row.lowest == pytest.approx(1, abs=rounding)
     assert row.unmatched is not None
-    assert row.unmatched.mean < 0.9
+    assert row.unmatched < 0.9
     assert row.holds
   assert 0 < found.permuted < 0.9
   assert found.untrained is None
@@ -152,6 +158,28 @@ def test_permuted_prompts_are_exceeded_by_chance_in_one_of_twenty_cases():
   # The 99.9 % range of 400 draws of which 5 % are hits.
   assert stats.binom.ppf(0.0005, num_cases, 0.05) <= hits
   assert hits <= stats.binom.ppf(0.9995, num_cases, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('k', [2, 4])
+def test_a_pair_is_above_untrained_models_no_more_often_than_said(k):
+  """Models differ in how alike they are to all others, so that pairs are dependent."""
+  generator, num_cases, hits = np.random.default_rng(0), 1500, 0
+  for _ in range(num_cases):
+    shared = generator.normal(size=(1, 16, 1))
+    halves = []
+    for _ in range(k + 2):
+      noise = np.exp(2 * generator.normal())
+      half = _centred(shared + noise * generator.normal(size=shared.shape))
+      halves.append((half, half))
+    hits += (_largest(halves[:2]) or 0) > (_largest(halves[2:]) or 0)
+  share, bound = hits / num_cases, 1 / (1 + k // 2)
+  error = 3 * (bound * (1 - bound) / num_cases) ** 0.5
+  assert share <= bound + error
+  if k == 4:  # As if its 6 pairs were independent, it would be 1/7.
+    assert share > 1 / 7 + error
+  else:
+    assert share >= bound - error
 
 
 @pytest.mark.slow

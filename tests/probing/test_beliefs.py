@@ -11,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from zoo.probing import Tap, interchange, one_step, probe_beliefs, steer
+from zoo.probing import Tap, interchange, probe_beliefs, rival_statistics, steer
 from zoo.tasks.hidden_markov import Filtering
 
 _TASK: Any = zoo.create_task('hidden_markov', process='mess3', context_length=8)
@@ -81,7 +81,7 @@ def noisy_truth() -> float:
   """
   prompt = _TASK.sample(jax.random.key(99), 50_000)
   values = np.asarray(_TASK.belief(prompt).values, np.float64).reshape(-1, 3)
-  known = one_step(prompt).reshape(len(values), -1)
+  known = rival_statistics(prompt).reshape(len(values), -1)
   left = values - known @ np.linalg.lstsq(known, values, rcond=1e-10)[0]
   covariance = left.T @ left / len(left)
   best = covariance @ np.linalg.solve(covariance + 0.01 * np.eye(3), covariance)
@@ -142,7 +142,7 @@ def test_r2_is_that_of_numpy():
   held = np.asarray(noisy_belief(prompt), np.float64)
   row = _score(noisy_belief)
   ones = np.ones((*held.shape[:2], 1))
-  rival = np.concatenate([one_step(prompt), ones], axis=-1)
+  rival = np.concatenate([rival_statistics(prompt), ones], axis=-1)
   alone = np.concatenate([held, ones], axis=-1)
   errors = [_left(rows, values) for rows in (alone, rival)]
   both = _left(np.concatenate([rival, held], axis=-1), values)

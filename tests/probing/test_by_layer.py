@@ -9,7 +9,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.settings import general, isotropic
-from zoo.probing import algorithms
+from zoo.probing import layer_algorithms
 from zoo.probing.nearest import solvers
 from zoo.probing.nearest.by_layer import Match, Readout
 from zoo.probing.nearest.by_layer import _match as match_of
@@ -30,12 +30,12 @@ def _task(**arguments):
 
 
 def _steps_to(match, layers):
-  return [float(match.distance[layer, layer]) for layer in layers]
+  return [float(match.unexplained[layer, layer]) for layer in layers]
 
 
 def test_a_layer_of_gradient_descent_is_one_more_step_of_it():
   model = constructions.deep_gradient_descent(_START, [0.4, 0.4])
-  layers = algorithms(model, _task(), num_prompts=256, num_steps=2).own
+  layers = layer_algorithms(model, _task(), num_prompts=256, num_steps=2).own
   assert 'preconditioned_gd' not in layers.matches
   descent = layers.matches['gd']
   assert max(_steps_to(descent, range(3))) < _EXACT
@@ -45,25 +45,25 @@ def test_a_layer_of_gradient_descent_is_one_more_step_of_it():
     [descent.parameters[k][k, 0] for k in (1, 2)], 0.4, rtol=1e-5
   )
   # No other number of steps comes near, whatever its step size.
-  off = [descent.distance[i, k] for i in (1, 2) for k in range(3) if k != i]
+  off = [descent.unexplained[i, k] for i in (1, 2) for k in range(3) if k != i]
   assert min(off) > 1e-4
   # Only what contains gradient descent is as near.
   for names in layers.nearest[1:]:
     assert names == ['gd', 'gd_plus_plus', 'chebyshev', 'richardson'][: len(names)]
     assert names[0] == 'gd'
   for name in 'newton', 'conjugate_gradients', 'ridge', 'bayes':
-    assert layers.matches[name].distance[1:].min() > 1e-3
+    assert layers.matches[name].unexplained[1:].min() > 1e-3
 
 
 @pytest.mark.slow
 def test_a_layer_of_gd_plus_plus_is_one_more_step_of_it():
   model = constructions.gd_plus_plus(_START, [-0.3] * 2, [-0.1])
-  layers = algorithms(model, _task(), num_prompts=256, num_steps=2).own
+  layers = layer_algorithms(model, _task(), num_prompts=256, num_steps=2).own
   match = layers.matches['gd_plus_plus']
   assert max(_steps_to(match, range(3))) < _EXACT
   np.testing.assert_array_equal(match.nearest, range(3))
   np.testing.assert_allclose(match.parameters[2][2], [0.3, 0.1], rtol=1e-3)
-  assert layers.matches['gd'].distance[2].min() > 1e-4
+  assert layers.matches['gd'].unexplained[2].min() > 1e-4
   assert layers.nearest[2][0] == 'gd_plus_plus'
 
 
@@ -72,13 +72,13 @@ def test_a_schedule_of_steps_is_found():
   """The schedule is Chebyshev's after all of its steps, and Richardson's after each."""
   schedule = solvers.chebyshev_steps(2, 0.3, 2.5)
   model = constructions.deep_gradient_descent(_START, schedule)
-  layers = algorithms(model, _task(), num_prompts=256, num_steps=2).own
+  layers = layer_algorithms(model, _task(), num_prompts=256, num_steps=2).own
   assert max(_steps_to(layers.matches['richardson'], range(3))) < _EXACT
-  assert layers.matches['chebyshev'].distance[2, 2] < _EXACT
+  assert layers.matches['chebyshev'].unexplained[2, 2] < _EXACT
   np.testing.assert_allclose(
     np.exp(layers.matches['chebyshev'].parameters[2][2]), [0.3, 2.5], rtol=1e-3
   )
-  assert layers.matches['gd'].distance[2].min() > 1e-4
+  assert layers.matches['gd'].unexplained[2].min() > 1e-4
 
 
 @pytest.mark.slow
@@ -91,17 +91,17 @@ def test_preconditioned_descent_is_found():
   for layer in layers:
     layer.a[...] = 0.5 * inverse[None].astype('float32')
   # Features whose variances differ by some hundred leave float32 fewer digits.
-  found = algorithms(model, task, num_prompts=256, num_steps=2).own
+  found = layer_algorithms(model, task, num_prompts=256, num_steps=2).own
   match = found.matches['preconditioned_gd']
   assert max(_steps_to(match, range(3))) < 1e-8
   assert abs(match.parameters[2][2, 0] - 0.5) < 1e-4
-  assert found.matches['gd'].distance[2].min() > 1e-3
+  assert found.matches['gd'].unexplained[2].min() > 1e-3
 
 
 def test_the_distances_are_shares_of_the_effect_of_the_context():
   """That of a step of size 0.4 from w_0 = w*, `0.16 E |r|²` with r = Xᵀ(y − X w*)/C."""
   model = constructions.deep_gradient_descent(_START, [0.4])
-  layers = algorithms(model, _task(), num_prompts=1024, num_steps=1)
+  layers = layer_algorithms(model, _task(), num_prompts=1024, num_steps=1)
   bayes = layers.own.matches['bayes']
   x = np.random.default_rng(0).normal(size=(20_000, _C, _D))
   posterior = np.linalg.inv(np.eye(_D) + np.swapaxes(x, 1, 2) @ x / 0.3**2)
@@ -109,17 +109,17 @@ def test_the_distances_are_shares_of_the_effect_of_the_context():
   # Orthogonality: E (f_0 − bayes)² is the prior's risk minus that of Bayes.
   effect = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.3**2 * _D / _C)
   expected = _D * (1 - left) / effect
-  assert abs(bayes.distance[0, 0] - expected) < 4 * bayes.stderr[0, 0]
+  assert abs(bayes.unexplained[0, 0] - expected) < 4 * bayes.stderr[0, 0]
   assert 0 < bayes.stderr[0, 0] < 0.3 * expected
-  assert layers.fitted.matches['gd'].distance[0, 0] < 0.1
-  assert layers.own.matches['gd'].distance.shape == (2, 2)
+  assert layers.fitted.matches['gd'].unexplained[0, 0] < 0.1
+  assert layers.own.matches['gd'].unexplained.shape == (2, 2)
 
 
 def test_a_share_is_of_the_effect_on_the_prompts_of_its_distance():
   rng = np.random.default_rng(0)
   predictions, effect = rng.normal(size=(40, 1)), np.repeat([4.0, 1.0], 10)
   own = readout_of(predictions, {}, {'zero': np.zeros(20)}, effect, num_steps=1)
-  (distance,) = own.matches['zero'].distance[0]
+  (distance,) = own.matches['zero'].unexplained[0]
   # The first half of 20 prompts chooses the number of steps.
   assert distance == pytest.approx(np.mean(predictions[10:20] ** 2))
 
@@ -133,7 +133,7 @@ def test_errors_and_intervals_hold_for_other_prompts():
     noise = rng.chisquare(3, size=(2, 100, 1)) / 3
     errors = noise * [1.0, 0.5, 0.51] + rng.normal(0, 0.1, size=(2, 100, 3))
     matches.append(match_of(errors[0][:, None], errors[1][:, None], effect, []))
-  distances = np.stack([match.distance[0] for match in matches])
+  distances = np.stack([match.unexplained[0] for match in matches])
   stated = np.mean([match.stderr[0] for match in matches], axis=0)
   # The spread of 200 is known to 5 %, and ratios are biased in the second order.
   np.testing.assert_allclose(distances.std(axis=0, ddof=1), stated, rtol=0.2)
@@ -160,17 +160,17 @@ def test_errors_and_intervals_hold_for_other_prompts():
 def test_what_cannot_be_compared_is_refused(task, arguments, said):
   model = constructions.deep_gradient_descent(np.zeros(_D), [0.4])
   with refuses(said):
-    algorithms(model, task, **arguments)
+    layer_algorithms(model, task, **arguments)
   with refuses('YqLSA has no layers to read'):
     yq_lsa = zoo.create_model('yq_lsa', num_features=_D, rngs=nnx.Rngs(0))
-    algorithms(yq_lsa, task)
+    layer_algorithms(yq_lsa, task)
 
 
 @pytest.mark.slow
 def test_a_model_that_ignores_its_context_runs_no_algorithm():
   model = constructions.deep_gradient_descent(_START, [0.0])
   with refuses('ignores its context'):
-    algorithms(model, _task(), num_prompts=256)
+    layer_algorithms(model, _task(), num_prompts=256)
 
 
 def _readout(own_steps, near, distance=0.02):
@@ -189,9 +189,9 @@ def test_a_sentence_says_only_what_survives_its_interval():
   apart = _readout(([0, 1, 2], [0, 1, 2], [0, 1, 2]), near)
   assert name_layer_algorithms(apart) == (
     'After the last layer, 2, the nearest algorithm is conjugate gradients with 2 '
-    'steps, which is 2 % ± 0.2 % of the effect of the context away from it; not told '
-    "apart from it: the task's ridge (3 % ± 0.2 %). Its nearest number of steps rises "
-    'from 1 after layer 1 to 2 after layer 2.'
+    'steps, which is 2 % (s.e. 0.1 %) of the effect of the context away from it; not '
+    "told apart from it: the task's ridge at 3 % (s.e. 0.1 %). Its nearest number of "
+    'steps rises from 1 after layer 1 to 2 after layer 2.'
   )
   # The intervals of layers 1 and 2 meet: nothing is said of a rise.
   meets = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)

@@ -99,7 +99,7 @@ _OF_A_TASK: dict[str, Any] = {
   'risks': lambda model, task: probing.risks(model, model, task),
   'guess': probing.learned_guess,
   'lens': probing.lens,
-  'algorithms': probing.algorithms,
+  'layer_algorithms': probing.layer_algorithms,
   'strategies': lambda model, task: probing.strategies(model, task, {'a': model}),
   'latents': probing.probe_latents,
   'task vectors': probing.task_vectors,

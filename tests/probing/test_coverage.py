@@ -24,12 +24,12 @@ _NUM_DRAWS = 600
 _MANY = 4000  # As many prompts stand for all.
 
 
-def _contains(found: Estimate | Interval | None, truth: float) -> bool:
+def contains(found: Estimate | Interval | None, truth: float) -> bool:
   assert found is not None
   return found.mean - found.half <= truth <= found.mean + found.half
 
 
-def _assert_covered(hits, low=0.93, high=0.97) -> None:
+def assert_covered(hits, low=0.93, high=0.97) -> None:
   """The share of hits is within the limits, up to three of its binomial errors."""
   share, error = np.mean(hits), 3 * (0.95 * 0.05 / len(hits)) ** 0.5
   print(f'covered: {share:.3f}')
@@ -60,9 +60,9 @@ def test_intervals_of_r2_contain_that_of_the_fitted_map(noise, skewed):
     predicted = Ridge(rows[:half])(target[:half], all_rows)
     whole = np.square(all_targets - target[:half].mean()).mean()
     truth = 1 - np.square(predicted - all_targets).mean() / whole
-    hits.append(_contains(score.r2, float(truth)))
+    hits.append(contains(score.r2, float(truth)))
     nulls.append(score.permuted.mean - score.permuted.half > 0)
-  _assert_covered(hits)
+  assert_covered(hits)
   # A map to the targets of other prompts predicts nothing.
   assert np.mean(nulls) < 0.025 + 3 * (0.025 * 0.975 / _NUM_DRAWS) ** 0.5
 
@@ -82,11 +82,11 @@ def test_intervals_beside_untrained_models_contain_one_more_of_them(num_untraine
     untrained = [{'site': inputs_of(target)} for _ in range(num_untrained)]
     (score,) = _scores({'site': trained}, untrained, {'w': target})
     (other,) = _scores({'site': inputs_of(target)}, (), {'w': target})
-    hits.append(_contains(score.untrained, other.r2.mean))
-    above.append(_contains(score.above_untrained, score.r2.mean - other.r2.mean))
-  _assert_covered(hits)
+    hits.append(contains(score.untrained, other.r2.mean))
+    above.append(contains(score.above_untrained, score.r2.mean - other.r2.mean))
+  assert_covered(hits)
   # Its error is also that of the prompts, which the truth here does not have.
-  _assert_covered(above, high=1.0)
+  assert_covered(above, high=1.0)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_intervals_of_a_correlation_contain_it(truth, skewed):
     if skewed:
       scale = np.exp(0.5 * generator.normal(size=first.shape))
       first, second = scale * first, scale * second
-    hits.append(_contains(correlation(first, second), truth))
-  _assert_covered(hits)
+    hits.append(contains(correlation(first, second), truth))
+  assert_covered(hits)
 
 
 @pytest.mark.parametrize('apart', [0.0, 0.05, 0.3])
@@ -116,7 +116,7 @@ def test_the_range_of_the_nearest_number_of_steps_contains_it(apart):
     match = _match(gaps**2, errors, np.ones(64), [])
     hits.append(match.low[0] <= 1 <= match.high[0])
   # The range is of whole numbers, so that it contains the truth more often.
-  _assert_covered(hits, high=1.0)
+  assert_covered(hits, high=1.0)
 
 
 @pytest.mark.parametrize('num_prompts', [512, 2048])
@@ -128,5 +128,5 @@ def test_intervals_of_an_unexplained_share_contain_it(num_prompts):
     own = np.sum(weights * queries, axis=1)
     gap = np.square(0.5 * own + 0.2 * generator.normal(size=num_prompts))
     found = share_of_effect(gap, np.square(own), own)
-    hits.append(_contains(found, 0.25 + 0.04 / 4))
-  _assert_covered(hits)
+    hits.append(contains(found, 0.25 + 0.04 / 4))
+  assert_covered(hits)

@@ -41,14 +41,16 @@ def test_a_linear_guess_is_exact_and_is_what_is_predicted_without_examples(kind)
   token = guess.token
   assert token is not None
   assert guess.kind == kind
-  assert token.r_squared is None
+  assert token.r2 is None
   np.testing.assert_array_equal(token.weights, weights)
   assert float(token.bias) == bias
-  assert token.distance == pytest.approx(np.linalg.norm(weights - _TASK.prior_mean))
+  assert token.prior_mean_distance == pytest.approx(
+    np.linalg.norm(weights - _TASK.prior_mean)
+  )
   # LSA leaves the guess as it is where there is no example; a fit to float32.
   np.testing.assert_allclose(guess.prediction.weights, weights, atol=1e-5)
   np.testing.assert_allclose(guess.prediction.bias, bias, atol=1e-5)
-  assert guess.prediction.r_squared == pytest.approx(1, abs=1e-9)
+  assert guess.prediction.r2 == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -66,7 +68,7 @@ def test_of_a_network_it_is_the_best_linear_fit():
   # Means over 8192 prompts of products with a variance of some ten: 0.04, three times.
   np.testing.assert_allclose(fit.weights, [2, 0, 0], atol=0.12)
   assert float(fit.bias) == pytest.approx(1, abs=0.12)
-  assert fit.r_squared == pytest.approx(2 / 3, abs=0.05)
+  assert fit.r2 == pytest.approx(2 / 3, abs=0.05)
 
 
 @pytest.mark.slow
@@ -80,7 +82,7 @@ def test_several_outputs_have_a_guess_each():
   assert guess.token is not None
   np.testing.assert_array_equal(guess.token.weights, np.stack([_W, 2 * _W], axis=1))
   np.testing.assert_allclose(guess.prediction.weights, guess.token.weights, atol=1e-5)
-  assert guess.token.distance is None
+  assert guess.token.prior_mean_distance is None
 
 
 @pytest.mark.slow
@@ -112,8 +114,8 @@ def test_a_model_without_a_guess_has_a_prediction():
   assert guess.kind is None
   assert guess.token is None
   assert float(guess.prediction.bias) == pytest.approx(3)
-  assert guess.prediction.r_squared is not None
-  assert np.isnan(guess.prediction.r_squared)  # nothing varies that could be explained
+  assert guess.prediction.r2 is not None
+  assert np.isnan(guess.prediction.r2)  # nothing varies that could be explained
   with refuses('the model is of type GradientDescent; it must be an NNX module'):
     learned_guess(zoo.estimators.gradient_descent(_TASK), _TASK)
 

@@ -35,7 +35,7 @@ from tests.probing.test_mixtures import POOL, Mixed
 from tests.probing.test_task_vector import _Constants, _mean_label
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
-from zoo.measure.intervals import Estimate, wilson
+from zoo.measure.intervals import Estimate, Interval, wilson
 from zoo.measure.predict import Programs
 from zoo.measure.table import plus_minus
 from zoo.probing import Planted, null_models, validate
@@ -59,7 +59,7 @@ GIVE_VALUES = {
   'mean_attention',
   'null_models',
   'over_training',  # of any instrument
-  'one_step',
+  'rival_statistics',
   'probe',  # of the instruments below
   'prune',
   'sites',
@@ -148,10 +148,10 @@ def _sampled(model, task, seed):
   }
 
 
-def _verdict(model, task, seed):
+def _eliminated(model, task, seed):
   # Ridge regression with this penalty is nearly a step of size 0.4, for 6 examples.
   candidates = {'step': _step(), 'ridge': estimators.Ridge(15.0, START)}
-  found = probing.verdict(model, task, candidates, 2048, 32, seed)
+  found = probing.elimination(model, task, candidates, 2048, 32, seed)
   rows = {row.candidate: row for row in found.rows}
   return {
     'on task': rows['step'].on_task if rows else None,
@@ -183,11 +183,11 @@ def _exact_share() -> float:
 
 
 def _by_layer(model, task, seed):
-  own = probing.algorithms(model, task, 256, 2, seed).own
+  own = probing.layer_algorithms(model, task, 256, 2, seed).own
   shares = {}
   for name, match in own.matches.items():
     k = match.nearest[-1]
-    shares[name] = Estimate(float(match.distance[-1, k]), float(match.stderr[-1, k]))
+    shares[name] = Estimate(float(match.unexplained[-1, k]), float(match.stderr[-1, k]))
   return shares
 
 
@@ -259,9 +259,7 @@ def _by_lens(model, task, seed):
   own = probing.lens(model, task, 1024, seed).own
   return {
     f'after {layer}': Estimate(float(mean), float(error))
-    for layer, mean, error in zip(
-      own.num_layers, own.mean, own.standard_error, strict=True
-    )
+    for layer, mean, error in zip(own.num_layers, own.mean, own.stderr, strict=True)
   }
 
 
@@ -559,8 +557,8 @@ CASES = {
     covers=('linear attention',),
     coverage=NARROW,
   ),
-  'verdict': Case(
-    _verdict,
+  'elimination': Case(
+    _eliminated,
     null=AT_LEAST_ONE,
     trained=_descent,
     planted={'one step': (_step, {'on task': 0.0, 'on telling': 0.0})},
@@ -599,7 +597,7 @@ CASES = {
       ),
     },
   ),
-  'algorithms': Case(
+  'layer_algorithms': Case(
     _by_layer,
     null=AT_LEAST_ONE,
     trained=_descent,
@@ -1058,6 +1056,19 @@ def test_a_reading_whose_interval_is_not_finite_is_wrong(stderr):
     _checked(read, null=None)
   with _wrong('null'):
     zoo.check_instrument(read, TASK)
+
+
+def test_an_interval_of_another_confidence_is_judged_at_that_of_the_check():
+  # Of 3 standard errors; half of the 95 % interval is 2.
+  wide = _always(Interval(0.0, -3.0, 3.0, 0.9973))
+  for truth, is_right in (1.9, True), (2.1, False):
+    if is_right:
+      assert not _checked(wide, truth, null=None).failures
+    else:
+      with _wrong('planted'):
+        _checked(wide, truth, null=None)
+  draws = {'null': None, 'num_draws': 200, 'coverage': 1.0}
+  assert not _checked(wide, 1.9, **draws).failures
 
 
 def test_names_in_without_are_a_list_of_null_models():

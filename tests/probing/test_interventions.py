@@ -123,7 +123,7 @@ def test_a_sentence_on_latents_corrects_the_p_value_beside_untrained_models():
   def score(site, p_value):
     nothing = Estimate(0.0, 0.01)
     above = Estimate(0.5, 0.1)  # It is 0 with the p value 3e-7 if it is normal.
-    share, untrained = Estimate(0.9, 0.01), Interval(0.0, -0.01, 0.01)
+    share, untrained = Estimate(0.9, 0.01), Interval(0.0, -0.01, 0.01, 0.95)
     return LatentScore(site, 'w', share, nothing, untrained, above, p_value)
 
   prompt = LatentScore(PROMPT, 'w', Estimate(0.0, 0.01), Estimate(0.0, 0.01))
@@ -185,7 +185,7 @@ def test_colours_begin_at_0_unless_a_share_is_negative():
 
 
 def test_a_report_that_goes_on_has_the_same_columns():
-  apart = Interval(0.5, 0.4, 0.6), Estimate(0.4, 0.2, 3)
+  apart = Interval(0.5, 0.4, 0.6, 0.95), Estimate(0.4, 0.2, 3)
   scores = [
     LatentScore(PROMPT, 'w', Estimate(0.0, 0.01), Estimate(0.0, np.nan)),
     LatentScore('site', 'w', Estimate(0.9, 0.01), Estimate(0.0, 0.01), *apart, 0.02),
@@ -193,7 +193,7 @@ def test_a_report_that_goes_on_has_the_same_columns():
   kept = json.loads(json.dumps(interventions.to_json(scores)))
   again: Any = interventions.from_json('latents', kept)
   assert repr(Rows(again).records()) == repr(Rows(scores).records())  # NaN, too
-  assert 'untrained_half' in Rows(again).records()[1]
+  assert Rows(again).records()[1]['untrained_confidence'] == 0.95
   table = _effects((1.0, 0.1), (0.9, 0.05), (0.5, 0.05))
   kept = json.loads(json.dumps(interventions.to_json(table)))
   again = interventions.from_json('what_matters', kept)

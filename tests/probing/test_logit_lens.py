@@ -48,13 +48,13 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   # Some hundred float32 sums.
   assert_close(readouts.own.mean, expected, 1e-5)
   np.testing.assert_array_equal(readouts.own.num_layers, range(3))
-  half = Estimate(0.0, readouts.own.standard_error[0], 64).half
+  half = Estimate(0.0, readouts.own.stderr[0], 64).half
   assert readouts.own.half[0] == pytest.approx(half)
   assert readouts.fitted is not None
   record = readouts.records()[2]
   assert [*record] == ['num_layers', 'own', 'own_stderr', 'fitted', 'fitted_stderr']
   assert record['num_layers'] == 2
-  assert record['own_stderr'] == readouts.own.standard_error[2]
+  assert record['own_stderr'] == readouts.own.stderr[2]
   assert record['fitted'] == readouts.fitted.mean[2]
   assert str(readouts).split()[:3] == ['num_layers', 'own', 'fitted']
 

@@ -382,5 +382,5 @@ def test_a_step_to_which_another_algorithm_is_nearer_is_no_step(algorithm):
 def test_a_guess_that_is_asked_for_is_measured_beside_a_closed_form():
   report = probe(biased(), TASK, only=['guess'], **FEW)
   assert report.guess is not None
-  assert report.guess.prediction.r_squared == pytest.approx(1, abs=1e-6)
+  assert report.guess.prediction.r2 == pytest.approx(1, abs=1e-6)
   assert report.failures == {}

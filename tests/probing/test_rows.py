@@ -87,12 +87,12 @@ def test_results_of_instruments_are_tables():
   baselines = task.baselines()
   known = {name: baselines[name] for name in ('ridge', 'zero')}
   strategies = probing.strategies(model, task, known, 64)
-  layers = probing.algorithms(model, task, 64, 1)
+  layers = probing.layer_algorithms(model, task, 64, 1)
   results = {
     'site,recovered,resample_stderr': effects,
     'layer,previous': probing.head_scores(model, clean),
     'examples,predictor,weight,weight_stderr': strategies,
-    'readout,layer,algorithm,steps,distance,is_nearest': layers,
+    'readout,layer,algorithm,steps,unexplained,is_nearest': layers,
   }
   for columns, result in results.items():
     records = result.records()

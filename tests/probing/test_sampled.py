@@ -50,7 +50,7 @@ def test_gradient_descent_is_found_with_its_step_and_start():
   # Fitted to predictions of float32.
   assert abs(step.parameter - 0.4) < 1e-5
   np.testing.assert_allclose(step.start, start, atol=1e-5)
-  assert step.distance == pytest.approx(np.linalg.norm(start - 2.0), abs=1e-5)
+  assert step.start_distance == pytest.approx(np.linalg.norm(start - 2.0), abs=1e-5)
   matrix = algorithm.nearest_gd_beta
   assert matrix.unexplained.mean < _ROUNDING
   np.testing.assert_allclose(matrix.parameter, 0.4 * np.eye(_D), atol=1e-5)
@@ -116,7 +116,7 @@ def test_least_squares_has_no_penalty_and_no_start():
   assert ridge.parameter < 1e-4
   assert ridge.unexplained.mean < 1e-6
   assert ridge.start is None
-  assert ridge.distance is None
+  assert ridge.start_distance is None
 
 
 # Constants and nonlinear functions of the query, too, are none of the context's effect.

@@ -1,4 +1,4 @@
-"""Prompts that tell algorithms apart, and the verdicts that rest on them."""
+"""Prompts that tell algorithms apart, and the elimination that rests on them."""
 
 from typing import Any
 
@@ -10,8 +10,10 @@ from flax import struct
 
 import zoo
 from tests.compare import refuses
-from zoo.probing import probe, sampled_algorithm, telling_prompts, verdict
-from zoo.probing.nearest.telling import standing_of_descent
+from zoo.measure.tests import p_value_above_zero
+from zoo.probing import elimination, probe, sampled_algorithm, telling_prompts
+from zoo.probing.nearest.candidates import Candidates
+from zoo.probing.nearest.telling import _LEAST_TELLING, standing_of_descent
 
 # With so much noise, ridge regression on prompts of the task is nearly a step.
 _TASK = zoo.create_task(
@@ -111,7 +113,7 @@ def test_prompts_without_a_density_are_chosen_among_those_of_the_task():
 def test_ridge_and_a_step_are_told_apart_at_large_noise():
   pair = _pair()
   for name, other in ('gd', 'ridge'), ('ridge', 'gd'):
-    found = verdict(pair[name], _TASK, pair, _LEAST)
+    found = elimination(pair[name], _TASK, pair, _LEAST)
     assert found.remaining == [name]
     (_, row) = found.rows
     assert row.candidate == other
@@ -129,12 +131,27 @@ def test_nothing_remains_for_a_model_between_two_or_without_context():
     step, ridge = pair['gd'](prompt), pair['ridge'](prompt)
     return jnp.where(jnp.abs(step) < 4, 0.9 * step + 0.1 * ridge, ridge)
 
-  found = verdict(between, _TASK, pair, _LEAST)
+  found = elimination(between, _TASK, pair, _LEAST)
   assert found.remaining == []
   assert str(found).endswith('remaining: none of these candidates')
-  of_constant = verdict(lambda prompt: prompt.x_query[:, 0], _TASK, pair, _LEAST)
+  of_constant = elimination(lambda prompt: prompt.x_query[:, 0], _TASK, pair, _LEAST)
   assert of_constant.remaining == []
   assert 'ignores its context' in str(of_constant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('count', [_LEAST_TELLING, 64])
+def test_of_two_candidates_that_are_as_near_one_is_out_as_seldom_as_said(count):
+  """A model midway between two candidates, which differ more on some prompts."""
+  generator, hits = np.random.default_rng(0), []
+  for _ in range(2000):
+    half = np.exp(generator.normal(size=count)) / 2
+    own = generator.normal(size=count)  # relative to the middle
+    gaps = {'first': (own - half) ** 2, 'second': (own + half) ** 2}
+    found = Candidates(gaps, np.ones(count))
+    for pair in ('first', 'second'), ('second', 'first'):
+      hits.append(p_value_above_zero(found.farther(*pair)) < 0.025)
+  assert np.mean(hits) <= 0.025 + 3 * (0.025 * 0.975 / len(hits)) ** 0.5
 
 
 @pytest.mark.slow
@@ -158,5 +175,5 @@ def test_mistakes_have_one_message():
     telling_prompts(_TASK, {'gd': _pair()['gd']})
   with refuses('num_prompts is 31; it must be an integer ≥ 32'):
     telling_prompts(_TASK, _pair(), 31)
-  with refuses('candidates has 0 entries; a verdict needs two or more'):
-    verdict(_pair()['gd'], _TASK, {})
+  with refuses('candidates has 0 entries; an elimination needs two or more'):
+    elimination(_pair()['gd'], _TASK, {})

@@ -52,7 +52,7 @@ def _measured() -> Measured:
     'num_prompts': 4,
     'num_examples': [0, 1, 2],
     'mean': [3.0, 2.0, 1.0],
-    'standard_error': [0.1, 0.1, 0.9],
+    'stderr': [0.1, 0.1, 0.9],
     'median': [3.0, 2.0, 1.0],
     'difference': None,
     'difference_stderr': None,

@@ -31,7 +31,7 @@ def test_gradient_descent_without_a_start_begins_at_zero(sizes):
   risk = theory.exact_risk(without, task)
   assert risk == theory.exact_risk(at_zero, task)
   found = zoo.curve(without, task, num_prompts=2048, lengths=[3])
-  assert abs(found.mean[0] - risk) < 4 * found.standard_error[0]
+  assert abs(found.mean[0] - risk) < 4 * found.stderr[0]
   if len(sizes) == 1:
     matrix = 0.2 * np.eye(2)
     assert theory.exact_risk(GDBeta(None, matrix), task) == pytest.approx(risk)

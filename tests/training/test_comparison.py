@@ -409,7 +409,7 @@ def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes)
   assert comparison.keys() == alone.keys()
   for predictor, measured in comparison.items():
     expected = alone[predictor]
-    for field in 'mean', 'standard_error', 'median':
+    for field in 'mean', 'stderr', 'median':
       # Sums of float32 are added in another order.
       np.testing.assert_allclose(
         np.array(measured[field], float), np.array(expected[field], float), rtol=1e-4

@@ -334,7 +334,7 @@ def test_the_printed_table_has_the_metrics_of_ones_own():
 
 
 def test_a_sampled_risk_is_the_loss_of_the_comparison_where_all_points_have_one():
-  measured = {'mean': [5.0, 1.0], 'standard_error': [5.0, 0.5]}
+  measured = {'mean': [5.0, 1.0], 'stderr': [5.0, 0.5]}
   rows = [
     {'seed': seed, 'step': 12, 'eval_risk': 9.0, 'eval_risk_stderr': 9.0}
     | {'exact_risk': None, 'excess_risk': None}

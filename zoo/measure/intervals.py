@@ -97,7 +97,7 @@ class Estimate:
     if not 0 < confidence < 1:
       raise UserError(f'confidence is {confidence}; it must be above 0 and below 1')
     half = half_of(self.stderr, self.num, confidence)
-    return Interval(self.mean, self.mean - half, self.mean + half)
+    return Interval(self.mean, self.mean - half, self.mean + half, confidence)
 
   def __str__(self) -> str:
     return format_mean(self.mean, self.half, 2)
@@ -108,21 +108,26 @@ class Interval:
   """A number with an interval that is not that of a mean by Student's t.
 
   Shares have such an interval, since it is never below 0 or above 1, and so has what
-  one more draw would be.
+  one more draw would be. It prints with its confidence, unless that is 95 %.
 
   Attributes:
     mean: The number.
     low: The lower end of the interval.
     high: The upper end of the interval.
+    confidence: The confidence of the interval, such as 0.95. The shares of a small gap
+      have 0.9973 (see `zoo.measure.ratio.share_of_gap`).
 
   Example:
     >>> print(wilson([0] * 10))
     0.00 ± 0.28
+    >>> print(Interval(mean=0.5, low=0.2, high=0.9, confidence=0.99))
+    0.50 ± 0.40 (99 %)
   """
 
   mean: float
   low: float
   high: float
+  confidence: float
 
   @property
   def half(self) -> float:
@@ -130,7 +135,8 @@ class Interval:
     return max(self.mean - self.low, self.high - self.mean)
 
   def __str__(self) -> str:
-    return format_mean(self.mean, self.half, 2)
+    said = format_mean(self.mean, self.half, 2)
+    return said if self.confidence == 0.95 else f'{said} ({100 * self.confidence:g} %)'
 
 
 class Estimates(NamedTuple):
@@ -248,7 +254,7 @@ def wilson(hits: ArrayLike) -> Interval:
   hits = np.ravel(np.asarray(hits))
   test = stats.binomtest(int(hits.sum()), len(hits))
   ends = test.proportion_ci(method='wilson')
-  return Interval(float(hits.mean()), float(ends.low), float(ends.high))
+  return Interval(float(hits.mean()), float(ends.low), float(ends.high), 0.95)
 
 
 def one_more(values: ArrayLike | Sequence[float]) -> Interval:
@@ -275,7 +281,7 @@ def one_more(values: ArrayLike | Sequence[float]) -> Interval:
     raise UserError(f'there are {n} samples; what one more would be needs two or more')
   found = estimate(values)
   half = found.half * math.sqrt(n + 1)
-  return Interval(found.mean, found.mean - half, found.mean + half)
+  return Interval(found.mean, found.mean - half, found.mean + half, 0.95)
 
 
 def welch_sum(mean: float, parts: Sequence[tuple[float, int]]) -> Estimate:

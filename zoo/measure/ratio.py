@@ -29,7 +29,7 @@ _FIELLER = 0.9973
 # place of float32, about the error of a sum of 84² = 7,000 numbers that are rounded.
 GAP_ROUNDING = 1e-5
 
-# A share of a gap whose error is known to the first order, or a wide interval of it.
+# A share of a gap whose error is known to the first order, or its interval of 99.73 %.
 Share: TypeAlias = Estimate | Interval
 
 
@@ -78,8 +78,9 @@ def share_of_gap(
   - The gap is at least 8 standard errors from 0. The share is an `Estimate` with its
     error to the first order.
   - The gap is nearer to 0, but 3 standard errors away, by Student's t. The share is an
-    `Interval`, the set of Fieller (J. R. Stat. Soc. B 16, 1954) at 3 standard errors:
-    the shares θ for which the mean of part − θ gap is 0 up to them.
+    `Interval`, the set of Fieller (J. R. Stat. Soc. B 16, 1954) at 3 standard errors,
+    whose confidence is 99.73 %: the shares θ for which the mean of part − θ gap is 0
+    up to them.
   - There is no share otherwise, as that set is then unbounded.
 
   Of the shares that are shown, the interval contains at least 94 % if the true gap is 1
@@ -166,4 +167,4 @@ def _fieller(
     (linear - spread) / square,
     (linear + spread) / square,
   )
-  return Interval(float(share), float(low), float(high))
+  return Interval(float(share), float(low), float(high), _FIELLER)

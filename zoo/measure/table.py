@@ -44,8 +44,8 @@ class Rows(list[_Row]):
   `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
   estimate has two columns, such as `recovered` and its standard error
   `recovered_stderr`. An `Interval`, such as that of a share, has half of its width in
-  place of the standard error: `share` and `share_half`. Fields that are arrays are left
-  out.
+  place of the standard error, and its confidence: `share`, `share_half` and
+  `share_confidence`. Fields that are arrays are left out.
 
   Args:
     rows: The rows.
@@ -85,6 +85,10 @@ class Rows(list[_Row]):
           mean = None if value is None else value.mean
           width = None if value is None else getattr(value, error)
           record |= {name: mean, f'{name}_{error}': width}
+          if error == 'half':
+            # `half` of an estimate is that of its 95 % interval.
+            confidence = getattr(value, 'confidence', 0.95)
+            record[f'{name}_confidence'] = None if value is None else confidence
         else:
           record[name] = value.item() if isinstance(value, np.generic) else value
       records.append(record)

@@ -27,8 +27,8 @@ from zoo.probing.attention_heads import ov as ov
 from zoo.probing.attention_heads import prune as prune
 from zoo.probing.attention_heads import qk as qk
 from zoo.probing.beliefs import BeliefScore as BeliefScore
-from zoo.probing.beliefs import one_step as one_step
 from zoo.probing.beliefs import probe_beliefs as probe_beliefs
+from zoo.probing.beliefs import rival_statistics as rival_statistics
 from zoo.probing.circuits import Circuit as Circuit
 from zoo.probing.circuits import CurvePoint as CurvePoint
 from zoo.probing.circuits import Edge as Edge
@@ -67,7 +67,7 @@ from zoo.probing.logit_attribution import attribution as attribution
 from zoo.probing.logit_lens import Lens as Lens
 from zoo.probing.logit_lens import lens as lens
 from zoo.probing.nearest.by_layer import LayerAlgorithms as LayerAlgorithms
-from zoo.probing.nearest.by_layer import algorithms as algorithms
+from zoo.probing.nearest.by_layer import layer_algorithms as layer_algorithms
 from zoo.probing.nearest.guess import LearnedGuess as LearnedGuess
 from zoo.probing.nearest.guess import learned_guess as learned_guess
 from zoo.probing.nearest.implicit import (
@@ -79,17 +79,17 @@ from zoo.probing.nearest.mixtures import (
 from zoo.probing.nearest.mixtures import NearestMixture as NearestMixture
 from zoo.probing.nearest.mixtures import Strategies as Strategies
 from zoo.probing.nearest.mixtures import strategies as strategies
-from zoo.probing.nearest.sampled import Nearest as Nearest
+from zoo.probing.nearest.sampled import FittedAlgorithm as FittedAlgorithm
 from zoo.probing.nearest.sampled import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest.sampled import (
   sampled_algorithm as sampled_algorithm,
 )
+from zoo.probing.nearest.telling import Elimination as Elimination
 from zoo.probing.nearest.telling import Standing as Standing
 from zoo.probing.nearest.telling import TellingPair as TellingPair
 from zoo.probing.nearest.telling import TellingPrompts as TellingPrompts
-from zoo.probing.nearest.telling import Verdict as Verdict
+from zoo.probing.nearest.telling import elimination as elimination
 from zoo.probing.nearest.telling import telling_prompts as telling_prompts
-from zoo.probing.nearest.telling import verdict as verdict
 from zoo.probing.patch import Effect as Effect
 from zoo.probing.patch import Effects as Effects
 from zoo.probing.patch import effects as effects

@@ -14,13 +14,12 @@ from zoo.core.errors import UserError, check_name, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.intervals import Estimate, estimate
-from zoo.measure.ratio import share_of_gap
 from zoo.measure.table import Rows, WithRows
 from zoo.probing.activations import attention_maps
 from zoo.probing.attention_heads import site_of_heads
 from zoo.probing.checks import check_has_kind, sites_of_kind
 from zoo.probing.graph import Node
-from zoo.probing.patch import REPLACEMENTS, Moves, moved_losses
+from zoo.probing.patch import REPLACEMENTS, Moves, moved_losses, share_moved
 
 WAYS = 'attention', 'effect'
 _LEAST_PROMPTS = 64
@@ -41,14 +40,14 @@ class Matched(NamedTuple):
     head: The head, from 0. None means that whole sites are compared.
     matches: The head or site of each other model that does most nearly the same, in the
       order of the models. `AcrossSeeds.nodes` has them as nodes.
-    correlation: The correlation with the match, mean over the other models. Its error
-      is over these models.
+    correlation: The correlation with the match, mean over the other models. It has no
+      interval: all of these correlations are with the same head of the first model.
     lowest: The lowest of these correlations.
     unmatched: The mean correlation with all heads of another model but the match. It
       says how alike any two heads are. None if there is one head.
     share: The share of the gap, mean over all models: that of the head in the first
-      model, and those of its matches. Its error is over models. None if a model has no
-      share (see `Effect`).
+      model, and those of its matches. Its interval is over models, which are
+      independent. None if a model has no share (see `Effect`).
     holds: Whether `lowest` is above `AcrossSeeds.chance`: whether each other model has
       such a head.
   """
@@ -56,9 +55,9 @@ class Matched(NamedTuple):
   site: str
   head: int | None
   matches: str
-  correlation: Estimate | None
+  correlation: float | None
   lowest: float | None
-  unmatched: Estimate | None
+  unmatched: float | None
   share: Estimate | None
   holds: bool
 
@@ -105,8 +104,8 @@ class AcrossSeeds(WithRows):
     if self.untrained is not None:
       levels += f', {self.untrained:.3f} between untrained models'
     return (
-      f'± is t·s.e. over models; there are {self.num_models}, on the same '
-      f'{self.num_prompts} prompts. The share is that of {self.kind!r}.\n'
+      f'The share is that of {self.kind!r}; ± is t·s.e. over {self.num_models} models, '
+      f'on the same {self.num_prompts} prompts.\n'
       f'holds: the lowest correlation is above chance, {levels}'
     )
 
@@ -161,19 +160,18 @@ def across_seeds(
       'resample' of `effects`.
     heads: Whether each head is compared by itself. False compares whole sites.
     untrained: No or several models as they were before training, such as
-      `SavedModel.untrained(seed)`. They say how alike heads are without training. Of k
-      models there are k(k − 1)/2 pairs; if training made no heads alike, one of its
-      pairs has a head above all of these in one of 1 + k(k − 1)/2 cases.
+      `SavedModel.untrained(seed)`. They say how alike heads are without training. If
+      training made no heads alike, a trained model has a head above `untrained` in
+      another one with a probability of at most 1/(1 + ⌊k/2⌋) for k untrained models:
+      ⌊k/2⌋ of their pairs share no model. So a level of 5 % takes 38 of them.
     seed: The seed of the permutations.
 
   Returns:
     One row for each head or site of the first model.
 
   Raises:
-    UserError: If there are fewer than two models, or one untrained model; if a model
-      has other sites or heads than the first; if there are fewer than 64 prompts; if
-      `by` or `kind` is unknown; if heads are compared by attention and a layer has no
-      attention weights; or as for `effects`.
+    UserError: If there are too few models or prompts, or the models differ in their
+      sites or heads; if `by` cannot compare these sites; or if `effects` refuses them.
 
   Example:
     The heads of layer 1 are given in another order to a copy of the model.
@@ -273,7 +271,7 @@ def _row(
     nodes[0].site,
     nodes[0].head,
     '; '.join(_in_words(node, nodes[0]) for node in nodes[1:]),
-    correlation=None if lowest is None else estimate(matched),
+    correlation=None if lowest is None else float(np.mean(matched)),
     lowest=lowest,
     unmatched=_mean_of_known(rest),
     share=None if np.isnan(of_models).any() else estimate(of_models),
@@ -432,22 +430,17 @@ def _largest(
 
 def _shares(found: Moves, middle: int, kind: str) -> Float[np.ndarray, ' u']:
   """Returns the share of each part on the second half; NaN where there is none."""
-  clean, corrupt = found.clean[middle:], found.corrupt[middle:]
-  shares = [
-    share_of_gap(
-      moved[middle:], clean, corrupt, with_next=kind == 'resample', is_loss=True
-    )
-    for moved in found.moved
-  ]
+  ends = found.clean[middle:], found.corrupt[middle:]
+  shares = [share_moved(kind, moved[middle:], *ends) for moved in found.moved]
   return np.array([math.nan if share is None else share.mean for share in shares])
 
 
-def _mean_of_known(values: Sequence[np.ndarray]) -> Estimate | None:
+def _mean_of_known(values: Sequence[np.ndarray]) -> float | None:
   """Returns the mean over models of their mean over parts that vary."""
   known = [array[~np.isnan(array)] for array in values]
   if not all(len(array) for array in known):
     return None
-  return estimate([float(array.mean()) for array in known])
+  return float(np.mean([array.mean() for array in known]))
 
 
 def _in_words(node: Node, beside: Node) -> str:

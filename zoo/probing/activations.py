@@ -170,11 +170,7 @@ def capture(
     parents = [_parent(site, known) for site in sites]
   wanted = wanted_sites(model, parents)
 
-  def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-    return recorded(models[0], prompt, wanted)[0]
-
-  values = run_once(captured, [model], prompt)
-  check_values(values, wanted, sites)
+  values = values_at(model, prompt, wanted, sites)
   if sites is None:
     return _in_order(values)
   chosen = {
@@ -183,6 +179,24 @@ def capture(
     if any(is_value_of(name, site) for site in sites)
   }
   return _in_order(chosen)
+
+
+def values_at(
+  model: Predictor, prompt: Prompt, wanted: Sequence[str], asked: Sequence[str] | None
+) -> dict[str, Array]:
+  """Returns the values at the wanted sites, by name, from one compiled forward pass.
+
+  Raises:
+    UserError: If one of the names that a user has asked for has no value, or if there
+      is no value at all.
+  """
+
+  def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
+    return recorded(models[0], prompt, wanted)[0]
+
+  values = run_once(captured, [model], prompt)
+  check_values(values, wanted, asked)
+  return values
 
 
 def _parent(name: str, known: Sequence[str]) -> str:

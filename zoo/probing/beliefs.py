@@ -15,12 +15,11 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, Interval
-from zoo.measure.predict import run_once
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
 from zoo.models.token_model import TokenModel
-from zoo.probing.activations import in_order_of_calls, recorded, site_of
-from zoo.probing.checks import check_values, sites_of_kind, taps_of, wanted_sites
+from zoo.probing.activations import in_order_of_calls, site_of, values_at
+from zoo.probing.checks import sites_of_kind, taps_of, wanted_sites
 from zoo.probing.latents import PROMPT
 from zoo.probing.linear_maps import Ridge, beside_untrained, check_untrained, one_minus
 
@@ -119,7 +118,7 @@ def probe_beliefs(
     untrained: Three or more models of the same architecture with other initial weights,
       such as `[saved.untrained(seed) for seed in range(1, 9)]` of a loaded model.
     rival: The statistics of the rival, a function of prompts that returns `[b, t, r]`
-      with t = c + 1. None means those of `one_step`.
+      with t = c + 1. None means those of `rival_statistics`.
     num_prompts: The number of prompts, at least 128, of which half are for the fit.
     seed: The seed of the prompts.
 
@@ -212,13 +211,7 @@ def at_tokens(
   """
   axes = {site: tap.axes or '' for site, tap in taps_of(model).items()}
   only_query = isinstance(model, TokenModel) and not model.predicts_all
-
-  def values_of(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-    return recorded(models[0], prompt, chosen)[0]
-
-  values = run_once(values_of, [model], prompt)
-  check_values(values, chosen, sites)
-  c = prompt.x.shape[1]
+  values, c = values_at(model, prompt, chosen, sites), prompt.x.shape[1]
   return {
     name: _of_tokens(value, axes[site_of(name, chosen)], c, only_query)
     for name, value in values.items()
@@ -241,7 +234,7 @@ def _of_tokens(
   return array[:, :: 1 if array.shape[1] == c + 1 else 2]
 
 
-def one_step(prompt: Prompt) -> Float[np.ndarray, 'b t r']:
+def rival_statistics(prompt: Prompt) -> Float[np.ndarray, 'b t r']:
   """Returns what can be known without a belief, at each token: the rival of a probe.
 
   These are the features of the example whose label is asked, which are the last symbol
@@ -256,7 +249,8 @@ def one_step(prompt: Prompt) -> Float[np.ndarray, 'b t r']:
 
   Example:
     >>> task = zoo.create_task('hidden_markov', process='mess3', context_length=8)
-    >>> zoo.probing.one_step(task.sample(jax.random.key(0), 4)).shape  # 3 + 3·3 + 9
+    >>> prompt = task.sample(jax.random.key(0), 4)
+    >>> zoo.probing.rival_statistics(prompt).shape  # 3 + 3·3 + 9
     (4, 9, 21)
   """
   x, labels = (np.asarray(a, np.float64) for a in (prompt.features, prompt.labels))
@@ -270,7 +264,9 @@ def one_step(prompt: Prompt) -> Float[np.ndarray, 'b t r']:
 
 def statistics(prompt: Prompt, rival: Rival | None) -> Float[np.ndarray, 'b t r']:
   """Returns the statistics of a rival; raises UserError if their shape is wrong."""
-  found = one_step(prompt) if rival is None else np.asarray(rival(prompt), np.float64)
+  found = (
+    rival_statistics(prompt) if rival is None else np.asarray(rival(prompt), np.float64)
+  )
   b, t = len(prompt.x), prompt.x.shape[1] + 1
   if found.ndim != 3 or found.shape[:2] != (b, t):
     raise UserError(

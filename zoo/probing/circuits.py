@@ -310,11 +310,9 @@ def circuit(
     that were not searched.
 
   Raises:
-    UserError: If the model lacks one of the kinds or has loops; if a part of the model
-      reads the residual stream at a place without such a tap, or reads the prompt
-      directly; if the limit of time is not above 0; if the task does not redraw
-      prompts; if the gap is less than 3 standard errors above 0, or no more than
-      rounding.
+    UserError: If the model lacks one of the kinds, has loops, or reads the stream or
+      the prompt past its taps; if the task does not redraw prompts; or if the gap is
+      less than 3 standard errors above 0, or no more than rounding.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')

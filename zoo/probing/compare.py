@@ -33,7 +33,7 @@ from zoo.measure.predict import (
 )
 from zoo.theory.exact import known_risk
 
-_FEWEST = 16  # a shift that allows fewer prompts is not measured
+_FEWEST = 16  # A shift that allows fewer prompts is not measured.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,10 +200,10 @@ def task_shift(
       )
       risk = estimate(losses[''][:, -1])
       exact = known_risk(predictor, shifted)
-    except Exception as error:  # a user's model may raise anything
+    except Exception as error:  # A user's model may raise anything.
       kind, reason = type(predictor).__name__, in_one_line(error, 200)
       failures.append(f'{kind}: {type(error).__name__}: {reason}')
-      if not isinstance(error, UserError):  # only then a traceback is of use
+      if not isinstance(error, UserError):  # Only then a traceback is of use.
         logging.warning('%s is not measured on %s', kind, name, exc_info=True)
     estimates.append((risk, exact))
   risks, exact_risks = zip(*estimates, strict=True)
@@ -242,7 +242,7 @@ def _refusal(model: nnx.Module, task: Task) -> str | None:
 
   try:
     jax.eval_shape(predict, state, jax.random.key(0))
-  except Exception as error:  # a user's model may refuse other shapes by any error
+  except Exception as error:  # A user's model may refuse by any error.
     kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
     return f'{kind}{in_one_line(error, 200)}'
   return None
@@ -394,7 +394,7 @@ def has_rule(subject: Predictor) -> bool:
     return False
   try:
     subject.learning_rule()
-  except UserError:  # several steps of gradient descent, for example, have no rule
+  except UserError:  # Several steps of descent have no rule.
     return False
   return True
 

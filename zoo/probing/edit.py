@@ -418,11 +418,9 @@ def edited(
     The copy.
 
   Raises:
-    UserError: If a site is unknown, or if its value does not reach the prediction and
-      can only be captured; if an edit is none of these, or a function of more than the
-      value. With `prompt`, also if an edit does not reach the predictions for the
-      queries, if its shape does not fit, or if it has an array and its site is within
-      `nnx.scan`.
+    UserError: If a site is unknown or its value can only be captured, or if an edit is
+      none of these. With `prompt`, also if an edit does not reach the predictions, or
+      does not fit the value.
 
   Example:
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))

@@ -29,7 +29,7 @@ from zoo.probing.steering import (
   check_token_sites,
   compared,
   expected_labels,
-  part_of,
+  prompts_at,
 )
 
 # What should be predicted at a base prompt with the variable of a source prompt, as
@@ -142,7 +142,7 @@ def interchange(
   check_token_sites(model, chosen)
   quarter = num_prompts // 4
   prompt, wanted = _pairs(task, variable, 4 * quarter, seed)
-  base = part_of(prompt, slice(2 * quarter))
+  base = prompts_at(prompt, slice(2 * quarter))
   base = dataclasses.replace(base, latents=None)
   chosen = in_order_of_calls(model, base, chosen)
   values = at_tokens(model, dataclasses.replace(prompt, latents=None), chosen, chosen)
@@ -159,7 +159,7 @@ def interchange(
       programs,
       model,
       task,
-      part_of(base, fitted),
+      prompts_at(base, fitted),
       site,
       source[fitted],
       wanted[fitted],
@@ -171,7 +171,7 @@ def interchange(
 
     def labels(basis: np.ndarray, exchanged=exchanged, others=others) -> np.ndarray:
       basis = basis.astype(np.float32)
-      after = programs.run(exchanged, [model], part_of(base, scored), others, basis)
+      after = programs.run(exchanged, [model], prompts_at(base, scored), others, basis)
       return expected_labels(task, after)
 
     # The same program without a change has the same rounding.
@@ -196,7 +196,10 @@ def _pairs(
     if not takes(variable, 2):
       raise UserError('variable is a function that cannot take a base and a source')
     prompt = _with_latents(task, num_prompts, seed)
-    base, source = part_of(prompt, slice(half)), part_of(prompt, slice(half, None))
+    base, source = (
+      prompts_at(prompt, slice(half)),
+      prompts_at(prompt, slice(half, None)),
+    )
     after, before = (
       np.asarray(variable(base, of), np.float64) for of in (source, base)
     )
@@ -204,7 +207,7 @@ def _pairs(
   prompt, beliefs = sampled(task, num_prompts, seed)
   own, other = beliefs[:half, -1], beliefs[half:, -1]
   if variable is not None:
-    names = task.held_out().belief(part_of(prompt, slice(1))).names
+    names = task.held_out().belief(prompts_at(prompt, slice(1))).names
     if isinstance(variable, str):
       raise UserError(f'variable is {variable!r}; it must be a list of names')
     for name in variable:
@@ -214,7 +217,7 @@ def _pairs(
           f'{", ".join(names[:12])}{", …" if len(names) > 12 else ""}'
         )
     other = np.where(np.isin(names, list(variable))[None], other, own)
-  return prompt, by_bayes(task, part_of(prompt, slice(half)), own, other)
+  return prompt, by_bayes(task, prompts_at(prompt, slice(half)), own, other)
 
 
 def _with_latents(task: Task, num_prompts: int, seed: int) -> Prompt:

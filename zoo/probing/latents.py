@@ -23,8 +23,8 @@ from zoo.measure.intervals import Estimate, Interval
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows
-from zoo.probing.activations import in_order_of_calls, recorded, site_of
-from zoo.probing.checks import check_values, taps_of, wanted_sites
+from zoo.probing.activations import in_order_of_calls, site_of, values_at
+from zoo.probing.checks import taps_of, wanted_sites
 from zoo.probing.linear_maps import (
   Ridge,
   beside_untrained,
@@ -165,12 +165,8 @@ def probe_latents(
     )
   prompt_alone = dataclasses.replace(prompt, latents=None)
 
-  def values_of(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-    return recorded(models[0], prompt, chosen)[0]
-
   def rows_of(of: Predictor) -> dict[str, Float[np.ndarray, 'b _']]:
-    values = run_once(values_of, [of], prompt_alone)
-    check_values(values, chosen, sites)
+    values = values_at(of, prompt_alone, chosen, sites)
     seen = {name: site_of(name, chosen) for name in values}
     names = sorted(in_order(values), key=lambda name: order.index(seen[name]))
     return {name: _rows(values[name], axes[seen[name]]) for name in names}

@@ -33,21 +33,21 @@ class LayerCurve(NamedTuple):
   Attributes:
     num_layers: The numbers of layers, 0, 1, ….
     mean: The mean loss over prompts.
-    standard_error: The standard error of the mean.
+    stderr: The standard error of the mean.
     median: The median of the loss over prompts.
     num_prompts: The number of prompts.
   """
 
   num_layers: Int[np.ndarray, ' n']
   mean: Float[np.ndarray, ' n']
-  standard_error: Float[np.ndarray, ' n']
+  stderr: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
   num_prompts: int | float
 
   @property
   def half(self) -> Float[np.ndarray, ' n']:
     """The standard error of each mean loss times Student's t, as in `Estimate`."""
-    return half_of(self.standard_error, self.num_prompts)
+    return half_of(self.stderr, self.num_prompts)
 
 
 class LayerLoss(NamedTuple):
@@ -97,7 +97,7 @@ class Lens(WithRows):
       if curve is None
       else [
         Estimate(mean, stderr, curve.num_prompts)
-        for mean, stderr in zip(curve.mean, curve.standard_error, strict=True)
+        for mean, stderr in zip(curve.mean, curve.stderr, strict=True)
       ]
       for curve in (self.own, self.fitted)
     ]
@@ -200,7 +200,7 @@ def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:
   return LayerCurve(
     num_layers=curve.num_examples,
     mean=curve.mean,
-    standard_error=curve.standard_error,
+    stderr=curve.stderr,
     median=curve.median,
     num_prompts=curve.num_prompts,
   )

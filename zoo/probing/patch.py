@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ from zoo.probing.reach import dead_sites
 # The ways of replacing a value, in the order of the fields of `Effect`.
 REPLACEMENTS = 'recovered', 'zero', 'mean', 'resample'
 METHODS = 'patch', 'gradient', 'integrated'
-_RECOVERED = REPLACEMENTS.index('recovered')
+RECOVERED = REPLACEMENTS.index('recovered')
 _AT_ONCE = 16  # One call of the model is vectorised over this many replacements.
 
 # A metric takes predictions `[b, *k]` and the clean prompts, and returns a number for
@@ -58,6 +58,7 @@ _Place: TypeAlias = tuple[str, int | None, int | None]
 # The losses of the clean prompts `[b]`, of the corrupt prompts `[b]`, and after each
 # replacement `[m, b]`.
 _Losses: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+_Arrays = TypeVar('_Arrays')  # This is a tree of arrays.
 
 
 class Effect(NamedTuple):
@@ -219,15 +220,9 @@ def effects(
     clean loss, the corrupt loss and their gap.
 
   Raises:
-    UserError: If the model is not an NNX module; if a site is unknown or does not reach
-      the prediction; if the prompts have different sizes, or there is one prompt alone;
-      if heads are to be replaced one by one, and no site has heads; if the method is
-      unknown; if a kind is unknown or the method does not have it; if the metric
-      returns anything but a number for each prompt; if the values at a site are
-      integers and the method is not 'patch'; if the prompts have integers and the
-      method is 'integrated'; if nodes are given and the method is not 'patch', or a
-      head or token is unknown; if `metric` does not take predictions and prompts; or if
-      all taps that reach the prediction are within compiled loops or functions.
+    UserError: If a site, head, token, kind or method is unknown, a site does not reach
+      the prediction, or the clean and corrupt prompts do not fit together. Also if the
+      method cannot do what is asked: only 'patch' replaces integers and nodes.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -251,7 +246,8 @@ def effects(
     take the ends of the steps instead of their midpoints.
   """
   require_task(task)
-  kinds = _checked_kinds(kinds, method)
+  check_name('method', method, METHODS)
+  kinds = checked_kinds(kinds, method)
   check_takes_prompts(metric)
   clean, corrupt = checked_prompts(clean, corrupt)
   if method == 'integrated':
@@ -364,13 +360,29 @@ def _patched_losses(
     losses = jax.lax.map(replaced, selections, batch_size=_AT_ONCE)
     return loss(prediction, clean), loss(corrupt_prediction, clean), losses
 
-  # With a whole number of batches, XLA compiles no second program for the rest.
-  whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE
-  padded = jax.tree.map(
-    lambda array: np.resize(array, (whole, *array.shape[1:])), selections
-  )
-  clean_loss, corrupt_loss, losses = run_once(measured, [model], clean, corrupt, padded)
+  whole = in_whole_batches(selections, _AT_ONCE)
+  clean_loss, corrupt_loss, losses = run_once(measured, [model], clean, corrupt, whole)
   return _checked_losses(clean_loss, corrupt_loss, losses, clean)
+
+
+def in_whole_batches(rows: _Arrays, size: int) -> _Arrays:
+  """Repeats the first of some rows, to fill the last batch.
+
+  So `jax.lax.map` has a whole number of batches, and XLA compiles no second program for
+  the rest.
+
+  Args:
+    rows: A tree of arrays `[m, …]`.
+    size: The size of a batch.
+
+  Returns:
+    The tree, with a multiple of `size` rows.
+  """
+
+  def filled(array: np.ndarray) -> np.ndarray:
+    return np.resize(array, (-(-len(array) // size) * size, *array.shape[1:]))
+
+  return jax.tree.map(filled, rows)
 
 
 def _first_order_losses(
@@ -405,7 +417,7 @@ def _first_order_losses(
   moves = jax.tree.map(lambda move: np.asarray(move, np.float64), moves)
   sites = [*axes]
   losses = [
-    (corrupt_loss if kind == _RECOVERED else clean_loss)
+    (corrupt_loss if kind == RECOVERED else clean_loss)
     + moves[REPLACEMENTS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
     for kind, (site,), (head,), (token,) in zip(*selections, strict=True)
   ]
@@ -453,10 +465,42 @@ def moved_losses(
     model, LossAtQuery(task), clean, corrupt, axes, selections, [kind]
   )
   losses = losses[: len(places_of)]
-  is_patch = kind == REPLACEMENTS[_RECOVERED]
-  moved = corrupt_loss - losses if is_patch else losses - clean_loss
   parts = [Node(*place) for place in places_of]
+  moved = moved_by(kind, losses, clean_loss, corrupt_loss)
   return Moves(parts, clean_loss, corrupt_loss, moved)
+
+
+def moved_by(
+  kind: str,
+  loss: Float[np.ndarray, '*m b'],
+  clean_loss: Float[np.ndarray, ' b'],
+  corrupt_loss: Float[np.ndarray, ' b'],
+) -> Float[np.ndarray, '*m b']:
+  """Returns what a replacement moves the loss by, towards the other end of the gap.
+
+  Args:
+    kind: The kind of the replacement, one of `REPLACEMENTS`. By 'recovered' the corrupt
+      prompts lose loss, and by all others the clean prompts gain some.
+    loss: The losses after the replacement.
+    clean_loss: The losses of the clean prompts.
+    corrupt_loss: The losses of the corrupt prompts.
+  """
+  return corrupt_loss - loss if kind == 'recovered' else loss - clean_loss
+
+
+def share_moved(
+  kind: str,
+  moved: Float[np.ndarray, ' b'],
+  clean_loss: Float[np.ndarray, ' b'],
+  corrupt_loss: Float[np.ndarray, ' b'],
+  is_loss: bool = True,
+) -> Share | None:
+  """Returns what `moved_by` returns as a share of the gap, as `share_of_gap` does.
+
+  In a resampled value each prompt has something of the next one.
+  """
+  with_next = kind == 'resample'
+  return share_of_gap(moved, clean_loss, corrupt_loss, with_next, is_loss)
 
 
 class Selection(NamedTuple):
@@ -505,9 +549,13 @@ def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
   return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
 
 
-def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
-  """Returns the kinds, by default all of the method; raises UserError."""
-  check_name('method', method, METHODS)
+def checked_kinds(kinds: Sequence[str] | None, method: str = 'patch') -> Sequence[str]:
+  """Returns the kinds of replacements, by default all that a method has.
+
+  Raises:
+    UserError: If `kinds` is not a list, is empty, or has a kind that is unknown or that
+      the method does not have.
+  """
   if kinds is None:
     return REPLACEMENTS[:1] if method == 'integrated' else REPLACEMENTS
   if isinstance(kinds, str):
@@ -723,7 +771,7 @@ def _replaced(
 
   It is called within a function that JAX traces.
   """
-  is_patch = selection.kind == _RECOVERED
+  is_patch = selection.kind == RECOVERED
   prompt = jax.tree.map(
     lambda patched, ablated: jnp.where(is_patch, patched, ablated), corrupt, clean
   )
@@ -786,18 +834,12 @@ def _table(
 ) -> Effects:
   unknown = dict.fromkeys(REPLACEMENTS)
   rows: dict[_Place, dict[str, Share | None]] = {}
-  # `_patched_losses` repeats selections to fill its last batch. The losses of these
+  # `in_whole_batches` repeats selections to fill the last batch. The losses of these
   # repetitions stand at the end, and are left out.
-  for kind, place, loss in zip(selections.kind, places_of, losses, strict=False):
-    moved = corrupt_loss - loss if kind == _RECOVERED else loss - clean_loss
-    share = share_of_gap(
-      moved,
-      clean_loss,
-      corrupt_loss,
-      with_next=REPLACEMENTS[kind] == 'resample',
-      is_loss=quantity == 'loss',
-    )
-    rows.setdefault(place, {**unknown})[REPLACEMENTS[kind]] = share
+  for number, place, loss in zip(selections.kind, places_of, losses, strict=False):
+    kind, ends = REPLACEMENTS[number], (clean_loss, corrupt_loss)
+    share = share_moved(kind, moved_by(kind, loss, *ends), *ends, quantity == 'loss')
+    rows.setdefault(place, {**unknown})[kind] = share
   return Effects(
     estimate(clean_loss),
     estimate(corrupt_loss),

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from zoo.core.errors import UserError, check_name, shown
+from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.core.taps import places
 from zoo.measure.intervals import Estimate, difference, estimate
 from zoo.measure.predict import run_once
-from zoo.measure.ratio import Share, share_of_gap
+from zoo.measure.ratio import Share
 from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import (
@@ -41,22 +41,26 @@ from zoo.probing.graph import (
   put_part,
 )
 from zoo.probing.patch import (
+  RECOVERED,
   REPLACEMENTS,
   LossAtQuery,
   Metric,
   Selection,
   check_metric,
   check_takes_prompts,
+  checked_kinds,
   checked_prompts,
+  in_whole_batches,
   mask_of,
+  moved_by,
   new_value,
+  share_moved,
 )
 from zoo.probing.reach import depends, in_trial, readers
 
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.
 _OF_STREAM = 'embed', 'stream', 'added'
-_RECOVERED = REPLACEMENTS.index('recovered')
 _MOST_AT_ONCE = 16  # One call of the model is vectorised over up to so many paths.
 _BYTES = 2**28  # The values that are kept for all paths of such a call.
 
@@ -143,6 +147,10 @@ def path_effect(
   stream, such as `guess`, is in none of these outputs. To know this, a model must have
   a tap of the kind `embed` or `stream`.
 
+  A value depends on another one if it becomes NaN with it, and also changes, by more
+  than rounding, with its clean value or with normal noise. So the values at earlier
+  tokens do not depend on those at later ones if attention is causal.
+
   - Quantity: (E L(corrupt) − E L(corrupt; receiver ← r)) / (E L(corrupt) − E L(clean)),
     where r is the value that the receiver has in the corrupt prompts if the sender has
     its clean value and all other outputs keep theirs, and E is over pairs of prompts.
@@ -170,15 +178,9 @@ def path_effect(
     without a `metric`, if the corrupt prompts have the lower loss.
 
   Raises:
-    UserError: If a site, head or token is unknown; if the model has no tap of the kind
-      `added`; if it has no tap of the kind `embed` or `stream`, and the kind of the
-      sender is `guess` or not known; if the receiver does not depend on the sender by
-      this path, or does not reach the prediction; if the value at an end has integers
-      or is a tree of arrays; if the prompts have different sizes, or there is one
-      prompt alone; if `metric` does not take predictions and prompts. A value depends
-      on another one if it becomes NaN with it, and also changes, by more than rounding,
-      with its clean value or with normal noise. So the values at earlier tokens do not
-      depend on those at later ones if attention is causal.
+    UserError: If an end of the path is unknown or has no numbers with a fraction, the
+      model lacks the taps, or the prompts do not fit together. Also if the receiver
+      does not depend on the sender by this path, or does not reach the prediction.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -267,7 +269,7 @@ def path_effects(
   require_task(task)
   check_takes_prompts(metric)
   clean, corrupt = checked_prompts(clean, corrupt)
-  kinds = _checked_kinds(kinds)
+  kinds = checked_kinds(kinds)
   receiver = node_of(receiver)
   nodes = _senders(model, corrupt, receiver, senders)
   plan = _plan(model, corrupt, nodes, receiver, kinds)
@@ -278,18 +280,12 @@ def path_effects(
     _check_reached(plan, nodes, is_reached)
   if not goes_on:
     raise UserError(f'the site {str(receiver)!r} does not reach the prediction')
-  rows = []
+  rows, ends = [], (clean_loss, corrupt_loss)
   for i, node in enumerate(plan.nodes):
     shares: dict[str, Share | None] = {**dict.fromkeys(REPLACEMENTS)}
     for kind, of_kind in zip(kinds, losses, strict=True):
-      is_patch = kind == REPLACEMENTS[_RECOVERED]
-      shares[kind] = share_of_gap(
-        corrupt_loss - of_kind[i] if is_patch else of_kind[i] - clean_loss,
-        clean_loss,
-        corrupt_loss,
-        with_next=kind == 'resample',
-        is_loss=metric is None,
-      )
+      moved = moved_by(kind, of_kind[i], *ends)
+      shares[kind] = share_moved(kind, moved, *ends, is_loss=metric is None)
     if is_reached[i]:
       rows.append(PathEffect(*node, **shares))
   return PathEffects(
@@ -332,8 +328,7 @@ class _Plan(NamedTuple):
   def rows(self, kinds: Sequence[str]) -> tuple[Selection, Bool[np.ndarray, 'm a']]:
     """Returns the replacements of all senders by these kinds, in the order of kinds.
 
-    The first ones are repeated to fill the last batch, so that XLA compiles no second
-    program for the rest.
+    Of the last batch some are repetitions, as `in_whole_batches` says.
     """
     sites = [*self.axes]
     members = [
@@ -341,10 +336,10 @@ class _Plan(NamedTuple):
       for site, *numbers in self.nodes
     ]
     numbers = [REPLACEMENTS.index(kind) for kind in kinds for _ in self.nodes]
-    whole = -(-len(numbers) // self.at_once) * self.at_once
-    columns = np.resize(np.array(members, np.int32), (whole, 3)).T[..., None]
-    selections = Selection(np.resize(np.array(numbers, np.int32), whole), *columns)
-    return selections, np.resize(self.is_frozen, (whole, len(self.added)))
+    columns = np.array(members * len(kinds), np.int32).T[..., None]
+    selections = Selection(np.array(numbers, np.int32), *columns)
+    is_frozen = np.tile(self.is_frozen, (len(kinds), 1))
+    return in_whole_batches((selections, is_frozen), self.at_once)
 
 
 def _plan(
@@ -407,7 +402,7 @@ def _losses(
   The first entry says whether the receiver reaches the prediction, and the second one
   which senders reach the receiver.
   """
-  rows = plan.rows(plan.kinds), plan.rows([REPLACEMENTS[_RECOVERED]])
+  rows = plan.rows(plan.kinds), plan.rows([REPLACEMENTS[RECOVERED]])
   goes_on, is_reached, *ends, losses = run_once(
     functools.partial(_measured, plan, loss), [model], clean, corrupt, *rows
   )
@@ -439,7 +434,7 @@ def _measured(
   of_corrupt, without = recorded(model, corrupt, plan.added)
 
   def with_path(row: tuple[Selection, Array]) -> Array:
-    is_patch = row[0].kind == _RECOVERED
+    is_patch = row[0].kind == RECOVERED
     prompt, kept = jax.tree.map(
       lambda patched, ablated: jnp.where(is_patch, patched, ablated),
       (corrupt, of_corrupt),
@@ -524,17 +519,6 @@ def _received(
   sites = dict.fromkeys([*plan.axes, *plan.added])
   on_path = edited(model, {site: edit_of(site) for site in sites})
   return recorded(on_path, prompt, [plan.receiver.site])[0]
-
-
-def _checked_kinds(kinds: Sequence[str] | None) -> Sequence[str]:
-  """Returns the kinds of replacements; raises UserError for an unknown one."""
-  if isinstance(kinds, str) or (kinds is not None and not kinds):
-    raise UserError(
-      f'kinds is {kinds!r}; it must be a list of {", ".join(REPLACEMENTS)}'
-    )
-  for kind in kinds or ():
-    check_name('kind', kind, REPLACEMENTS)
-  return kinds or REPLACEMENTS
 
 
 def _senders(

@@ -118,7 +118,7 @@ def steer(
   chosen = in_order_of_calls(model, prompt, chosen)
   half = num_prompts // 2
   own, other = beliefs[half : 2 * half, -1], beliefs[:half, -1]
-  scored = part_of(prompt, slice(half, 2 * half))
+  scored = prompts_at(prompt, slice(half, 2 * half))
   moved = by_bayes(task, scored, own, other)
   known = statistics(prompt, rival)[:half, -1]
   values = at_tokens(model, prompt, chosen, chosen)
@@ -168,7 +168,7 @@ def check_token_sites(model: Predictor, sites: Sequence[str]) -> None:
       )
 
 
-def part_of(prompt: Prompt, at: slice) -> Prompt:
+def prompts_at(prompt: Prompt, at: slice) -> Prompt:
   """Returns some of the prompts."""
   return jax.tree.map(lambda array: array[at], prompt)
 

@@ -36,7 +36,7 @@ from zoo.measure.ratio import Share
 from zoo.measure.tests import LEVEL
 
 # An instrument may return, for a property, a mean with its standard error, a number
-# with its 95 % interval or without error, or None where the property is not defined.
+# with its interval or without error, or None where the property is not defined.
 Reading: TypeAlias = Share | float | None
 # An instrument takes a model, a task and a seed, and returns one reading, or several by
 # their names.
@@ -183,7 +183,7 @@ def check_instrument(
   Args:
     function: The instrument. It takes a model, a task and a seed, and returns a reading
       or a dictionary of readings. A reading is an `Estimate` (mean and standard error),
-      an `Interval` (of 95 %), a number without error, or None.
+      an `Interval`, a number without error, or None.
     task: The task from which prompts are drawn.
     null: What is right for models without the property: a number, or the least and the
       largest number, such as `(1, math.inf)`. None means that the quantity has no null,
@@ -561,13 +561,20 @@ def _is_right(row: Checked, number: int) -> bool:
     return row.kind == 'null' or math.isnan(row.low)
   if math.isnan(row.low):
     return False
-  mean, confidence = row.reading.mean, 1 - LEVEL / max(number, 1)
-  if isinstance(row.reading, Estimate):
-    width = row.reading.interval(confidence).half
-  else:  # An interval is widened as that of a normal distribution.
-    width = row.reading.half * half_of(1.0, confidence=confidence) / half_of(1.0)
-  width += _rounding(mean)
+  mean = row.reading.mean
+  width = _half(row.reading, 1 - LEVEL / max(number, 1)) + _rounding(mean)
   return math.isfinite(width) and mean - width <= row.high and mean + width >= row.low
+
+
+def _half(reading: Share, confidence: float = 0.95) -> float:
+  """Returns half of the interval of a reading, at a given confidence.
+
+  An `Interval` is widened or narrowed as that of a normal distribution.
+  """
+  if isinstance(reading, Estimate):
+    return reading.interval(confidence).half
+  own = half_of(1.0, confidence=reading.confidence)
+  return reading.half * half_of(1.0, confidence=confidence) / own
 
 
 def _apart_from_null(row: Checked, null: Truth) -> Checked:
@@ -579,7 +586,7 @@ def _apart_from_null(row: Checked, null: Truth) -> Checked:
     return row
   low, high = _range(null)
   truth_is_null = row.low <= high and row.high >= low
-  mean, half = row.reading.mean, row.reading.half
+  mean, half = row.reading.mean, _half(row.reading)
   contains_null = mean - half <= high and mean + half >= low
   if truth_is_null or not contains_null:
     return row
@@ -631,7 +638,7 @@ def _coverage(
 def _contains(reading: Share, truth: Truth) -> bool:
   """Returns whether the 95 % interval of a reading is finite and contains the truth."""
   low, high = _range(truth)
-  half = reading.half + _rounding(reading.mean)
+  half = _half(reading) + _rounding(reading.mean)
   return (
     math.isfinite(half) and reading.mean - half <= high and reading.mean + half >= low
   )
@@ -660,5 +667,5 @@ def _words_of(row: Checked) -> Sequence[str]:
   else:
     right = f'{row.low:.3g} … {row.high:.3g}'
   why = f': {row.reason}' if row.reading is not None and row.reason else ''
-  verdict = '' if row.is_right else f'WRONG{why}'
-  return row.kind, row.model, row.name, returned, right, verdict
+  wrong = '' if row.is_right else f'WRONG{why}'
+  return row.kind, row.model, row.name, returned, right, wrong

@@ -1,4 +1,4 @@
-"""The verdict: which algorithm is nearest, and is it one step of gradient descent?"""
+"""The sentences of a report: which algorithm is nearest, and is it gradient descent?"""
 
 from collections.abc import Sequence
 
@@ -171,8 +171,8 @@ def judge_by_samples(
   if nearest.unexplained is None:
     return False, 'No: it ignores the labels of its context.'
   step = f'one step of size {nearest.parameter:.4f}'
-  if nearest.distance is not None:
-    step += f' from w_0, which is {nearest.distance:.3g} from the prior mean,'
+  if nearest.start_distance is not None:
+    step += f' from w_0, which is {nearest.start_distance:.3g} from the prior mean,'
   step += f' leaves {shown_share(nearest.unexplained)}'
   sampled = '(sampled; it has no learning rule)'
   if _is_beyond(nearest.unexplained):

@@ -167,7 +167,7 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
   certain = []
   for *_, seeds in looks:
     for seed in seeds:
-      mean, error = _numbers(seed, 'mean'), _numbers(seed, 'standard_error')
+      mean, error = _numbers(seed, 'mean'), _numbers(seed, 'stderr')
       certain += mean[~(error > mean / 3)].tolist()
   top = np.nanmax(certain, initial=0.0)
   of_models = [
@@ -182,7 +182,7 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
   for label, kind, colour, seeds in looks:
     count = seeds[0]['num_examples']
     mean = np.stack([_numbers(seed, 'mean') for seed in seeds])
-    error = np.stack([_numbers(seed, 'standard_error') for seed in seeds])
+    error = np.stack([_numbers(seed, 'stderr') for seed in seeds])
     is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
     is_below = ~is_above & (mean.mean(axis=0) < least)
     shown = np.where(is_above | is_below, np.nan, mean)

@@ -335,7 +335,7 @@ def with_one_loss(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in finite:
       measured = row['comparison'][MODEL]
       row['eval_risk'] = measured['mean'][-1]
-      row['eval_risk_stderr'] = measured['standard_error'][-1]
+      row['eval_risk_stderr'] = measured['stderr'][-1]
       row['eval_num_prompts'] = measured['num_prompts']
   return plain
 

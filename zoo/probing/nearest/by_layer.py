@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import distinct
-from zoo.measure.intervals import Estimate, difference, resampled_means
+from zoo.measure.intervals import difference, resampled_means
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.ratio import ratios
 from zoo.measure.table import Rows, WithRows
@@ -46,33 +45,28 @@ _ENDS = 2.5, 97.5  # Between these percentiles are 95 % of bootstrap samples.
 class Match:
   """How far each of l layers is from an algorithm, by its number of steps k = 0, 1, ….
 
-  The distance is `E (f − g)²` for the predictions f of the layer and g of the
+  What is unexplained is `E (f − g)²` for the predictions f of the layer and g of the
   algorithm, divided by the effect of the context on the model's prediction, `E Var(f |
   x_q)` after the last layer. The number of steps is chosen on half of the prompts, and
-  distances are measured on the other half.
+  the shares are measured on the other half.
 
   Attributes:
-    distance: The distances, `[l, k]`. An algorithm without steps has one column.
-    stderr: Their standard errors over prompts, `[l, k]`.
-    nearest: The smallest number of steps at the least distance, `[l]`.
+    unexplained: The unexplained shares, `[l, k]`. An algorithm without steps has one
+      column.
+    stderr: Their standard errors over prompts, `[l, k]`. They make no 95 % interval
+      (see `layer_algorithms`).
+    nearest: The smallest number of steps with the least of these shares, `[l]`.
     low: The lower end of the range of `nearest` in 95 % of bootstrap samples, `[l]`.
     high: The upper end of this range.
     parameters: The fitted parameters, an array `[l, …]` for each number of steps.
-    num_prompts: The number of prompts over which the distances are means.
   """
 
-  distance: Float[np.ndarray, 'l k']
+  unexplained: Float[np.ndarray, 'l k']
   stderr: Float[np.ndarray, 'l k']
   nearest: Int[np.ndarray, ' l']
   low: Int[np.ndarray, ' l']
   high: Int[np.ndarray, ' l']
   parameters: list[Float[np.ndarray, 'l _']]
-  num_prompts: int | float = math.inf
-
-  def at(self, layer: int, steps: int) -> Estimate:
-    """Returns the distance of a layer from the algorithm after some steps."""
-    mean, stderr = self.distance[layer, steps], self.stderr[layer, steps]
-    return Estimate(float(mean), float(stderr), self.num_prompts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +94,10 @@ class LayerRow(NamedTuple):
     steps: The nearest number of steps; 0 for an algorithm without steps.
     low: The least number of steps in 95 % of bootstrap samples of prompts.
     high: The largest number of steps in these samples.
-    distance: The distance as a share of the effect of the context.
+    unexplained: What the algorithm does not explain, as a share of the effect of the
+      context.
+    unexplained_stderr: Its standard error over prompts. It makes no 95 % interval (see
+      `layer_algorithms`).
     is_nearest: Whether the algorithm cannot be distinguished from the nearest one.
   """
 
@@ -110,7 +107,8 @@ class LayerRow(NamedTuple):
   steps: int
   low: int
   high: int
-  distance: Estimate
+  unexplained: float
+  unexplained_stderr: float
   is_nearest: bool
 
 
@@ -118,10 +116,10 @@ class LayerRow(NamedTuple):
 class LayerAlgorithms(WithRows):
   """The algorithms that are nearest to the predictions read after each layer.
 
-  `algorithms` returns it. Predictions are read before the first layer and after each
-  layer, in two ways: by the model's own readout, and by a fitted linear map. The object
-  prints as a table. `to_frame` returns its rows as a data frame of pandas, and `to_csv`
-  writes them to a file.
+  `layer_algorithms` returns it. Predictions are read before the first layer and after
+  each layer, in two ways: by the model's own readout, and by a fitted linear map. The
+  object prints as a table. `to_frame` returns its rows as a data frame of pandas, and
+  `to_csv` writes them to a file.
 
   Attributes:
     num_prompts: The number of prompts for distances. One half of them chooses the
@@ -137,9 +135,9 @@ class LayerAlgorithms(WithRows):
 
   @property
   def footer(self) -> str:
-    """What ± is in the printed table."""
+    """What the standard errors are over."""
     num = self.num_prompts - self.num_prompts // 2
-    return f'± t·s.e. over {num} prompts'
+    return f'standard errors over {num} prompts; they make no 95 % interval'
 
   @property
   def rows(self) -> Rows[LayerRow]:
@@ -154,10 +152,9 @@ def layer_rows(name: str, readout: Readout) -> Rows[LayerRow]:
     for algorithm, match in readout.matches.items():
       k = int(match.nearest[layer])
       ends = int(match.low[layer]), int(match.high[layer])
+      share = float(match.unexplained[layer, k]), float(match.stderr[layer, k])
       is_nearest = algorithm in alike
-      rows.append(
-        LayerRow(name, layer, algorithm, k, *ends, match.at(layer, k), is_nearest)
-      )
+      rows.append(LayerRow(name, layer, algorithm, k, *ends, *share, is_nearest))
   return rows
 
 
@@ -174,7 +171,7 @@ class _Samples(NamedTuple):
   y_query: Float[np.ndarray, ' n']
 
 
-def algorithms(
+def layer_algorithms(
   model: Predictor,
   task: Task,
   num_prompts: int = 2048,
@@ -200,21 +197,20 @@ def algorithms(
   - `ridge`, `ols` and `bayes`, if they are baselines of the task: no steps and no
     parameters.
 
-  - Quantity: `distance`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l read
-    after layer l, those f of the model, and those g_k of k steps of an algorithm, over
-    prompts that neither its parameters nor k were fitted to.
+  - Quantity: `unexplained`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l
+    read after layer l, those f of the model, and those g_k of k steps of an algorithm,
+    over prompts that neither its parameters nor k were fitted to.
   - Null: refused for a model that ignores its context, or the labels of its context. A
     model that uses labels a little may have any value from 0 on.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q), after the last layer.
 
-  What stands after ± is the standard error times Student's t. It is not half of a 95 %
-  interval, since squared differences from algorithms have heavy tails. For
-  `checkpoints/transformer` and the 2048 prompts of the default, mean ± half contains
-  the mean difference from the fitted algorithm in 0.94 of draws for one step of
-  gradient descent, in 0.86 for four, and in 0.29 for eight steps of Richardson's
-  iteration, whose polynomial is far off on a few prompts; with 80 prompts these are
-  0.88, 0.61 and 0.06.
+  These shares have standard errors, but no intervals, since squared differences from
+  algorithms have heavy tails. For `checkpoints/transformer` and the 2048 prompts of the
+  default, an interval by Student's t contains the mean difference from the fitted
+  algorithm in 0.94 of draws for one step of gradient descent, in 0.86 for four, and in
+  0.29 for eight steps of Richardson's iteration, whose polynomial is far off on a few
+  prompts; with 80 prompts these are 0.88, 0.61 and 0.06.
 
   Args:
     model: A model whose layers can be read (`zoo.core.protocols.Layered`), such as
@@ -236,7 +232,7 @@ def algorithms(
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
-    >>> found = zoo.probing.algorithms(model, task, num_prompts=32, num_steps=1)
+    >>> found = zoo.probing.layer_algorithms(model, task, num_prompts=32, num_steps=1)
     >>> [*found.own.matches][:2]
     ['gd', 'gd_plus_plus']
   """
@@ -361,7 +357,7 @@ def _match(
   The number of steps is the nearest by the squared differences on other prompts,
   `choosing`.
   """
-  distance, stderr = ratios(errors, effect)
+  unexplained, stderr = ratios(errors, effect)
   least = SHARE_ROUNDING * effect.mean()
   again = resampled_means(choosing)
   ends = [
@@ -370,7 +366,7 @@ def _match(
   ]
   low, high = np.stack(ends, axis=1).astype(int)
   nearest = _least(choosing.mean(axis=0), least)
-  return Match(distance, stderr, nearest, low, high, parameters, len(errors))
+  return Match(unexplained, stderr, nearest, low, high, parameters)
 
 
 def _least(means: Float[np.ndarray, 'r k'], rounding: float) -> Int[np.ndarray, ' r']:

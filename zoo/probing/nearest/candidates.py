@@ -62,15 +62,15 @@ class Candidates:
   Attributes:
     gaps: The squared difference (f − g)² of each prompt, by the name of the algorithm
       g. A slow algorithm has the first prompts only.
-    effect: For each prompt a number whose mean is the effect of the context, E Var(f |
-      x_q).
+    context_effect: For each prompt a number whose mean is the effect of the context,
+      E Var(f | x_q).
     baselines: The names of those that are baselines of the task. The others are fitted
       to the predictor.
     exact: The shares that are known without samples, by name.
   """
 
   gaps: Mapping[str, Float[np.ndarray, ' q']]
-  effect: Float[np.ndarray, ' p']
+  context_effect: Float[np.ndarray, ' p']
   baselines: Collection[str] = ()
   exact: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Candidates:
     if name in self.exact:
       return Estimate(self.exact[name], 0.0)
     gap = self.gaps[name]
-    return ratio(gap, self.effect[: len(gap)])
+    return ratio(gap, self.context_effect[: len(gap)])
 
   def farther(self, name: str, other: str) -> Estimate:
     """Returns the share that one algorithm leaves minus that of another.
@@ -90,7 +90,7 @@ class Candidates:
       return Estimate(self.exact[name] - self.exact[other], 0.0)
     gap, less = self.gaps[name], self.gaps[other]
     count = min(len(gap), len(less))
-    return ratio(gap[:count] - less[:count], self.effect[:count])
+    return ratio(gap[:count] - less[:count], self.context_effect[:count])
 
 
 def measure_candidates(
@@ -184,9 +184,9 @@ def _attempt(
     predictions = gather(
       lambda prompt: programs.run(at_query, [algorithm], prompt)[0], prompts
     )
-  except Exception as error:  # a user's baseline may raise anything
+  except Exception as error:  # A user's baseline may raise anything.
     reason = in_one_line(error, 200)
-    is_own = not isinstance(error, UserError)  # only then a traceback is of use
+    is_own = not isinstance(error, UserError)  # Only then a traceback is of use.
     logging.warning(
       'the baseline %s is not compared: %s', name, reason, exc_info=is_own
     )

@@ -31,16 +31,16 @@ class LinearFit:
   Attributes:
     weights: The weights w, `[d]`, or `[d, k]` for k outputs.
     bias: The bias b, a number, or `[k]` for k outputs.
-    r_squared: `1 − E |guess − fit|² / E |guess − mean guess|²` on the other half of the
+    r2: `1 − E |guess − fit|² / E |guess − mean guess|²` on the other half of the
       queries. None if nothing was fitted. NaN if the guesses do not vary beyond
       rounding: there is then nothing to explain, and the denominator is 0.
-    distance: `|w − w*|` from the prior mean w*. None for a task without a prior mean.
+    prior_mean_distance: `|w − w*|` from the prior mean w*. None for a task without one.
   """
 
   weights: Float[np.ndarray, ' d *k']
   bias: Float[np.ndarray, ' *k']
-  r_squared: float | None
-  distance: float | None
+  r2: float | None
+  prior_mean_distance: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,8 @@ def learned_guess(
   - Quantity: the weights and the bias of the linear map nearest to the predictions
     without examples, `E |f(x_q) − w·x_q − b|²`, over queries.
   - Null: weights of 0 for a model that predicts a constant without examples.
-  - Denominator: `E |f − E f|²`, of `r_squared`. If predictions do not vary it is 0, and
-    `r_squared` is NaN.
+  - Denominator: `E |f − E f|²`, of `r2`. If predictions do not vary it is 0, and
+    `r2` is NaN.
 
   Args:
     model: An NNX module that can be called on prompts without examples.
@@ -96,7 +96,7 @@ def learned_guess(
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
     >>> guess = zoo.probing.learned_guess(model, task, num_prompts=96)
-    >>> guess.kind, guess.token.distance
+    >>> guess.kind, guess.token.prior_mean_distance
     ('zero', 0.0)
   """
   require_task(task)
@@ -152,9 +152,9 @@ def _fit(
   whole = outputs[half:] - outputs[half:].mean(axis=0)
   variation = np.sum(whole**2)
   is_constant = variation <= ROUNDING * np.sum(outputs[half:] ** 2)
-  r_squared = math.nan if is_constant else 1 - float(np.sum(rest**2) / variation)
+  r2 = math.nan if is_constant else 1 - float(np.sum(rest**2) / variation)
   weights, bias = solution[:-1], np.asarray(solution[-1])
-  return LinearFit(weights, bias, r_squared, distance_to_mean(weights, task))
+  return LinearFit(weights, bias, r2, distance_to_mean(weights, task))
 
 
 def distance_to_mean(weights: Float[np.ndarray, ' d *k'], task: Task) -> float | None:

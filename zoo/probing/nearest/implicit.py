@@ -144,7 +144,7 @@ class _Centred:
       task: The task.
     """
     moments = theory.task_moments(task)
-    self.mean = moments.prior_mean  # this is w*
+    self.mean = moments.prior_mean  # This is w*.
     update, offset = (
       shift_labels(symmetric(np.asarray(form)), self.mean)
       for form in (rule.update, rule.bias_update)
@@ -155,7 +155,7 @@ class _Centred:
     self.moments = moments._replace(prior_mean=0 * self.mean)
     self.context = context_moments(self.moments)
     d = init.size
-    self.step_matrix = 2 * update[:, :d, d]  # this is Γ
+    self.step_matrix = 2 * update[:, :d, d]  # This is Γ.
     moved = np.einsum('iab,ab->i', update[:, :d, :d], self.context.features)
     # Below are the means of ω − w* and of the offset b.
     self.mean_weights = init + moved + update[:, d, d] * self.context.mean_q
@@ -261,7 +261,7 @@ def _pseudo_constant(centred: _Centred) -> PseudoConstant | None:
     """Returns the rule that adds `w* − init` times an estimate of the constant 1."""
     return dataclasses.replace(nothing, update=missing[:, None, None] * estimate)
 
-  along = correction(np.pad(inverse, (0, 1)))  # the estimate is tr(Σ⁺S)
+  along = correction(np.pad(inverse, (0, 1)))  # The estimate is tr(Σ⁺S).
   best = correction(constant_estimate(centred.moments))
   own = dataclasses.replace(centred.weights, init=nothing.init)
   square, total = centred.square(along).even, centred.square(own).even
@@ -315,8 +315,8 @@ def _nearest_step(centred: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:
   """
   nothing, eye = 0 * centred.mean, np.eye(centred.mean.size)
   identity = LearningRule.gradient_descent(nothing, 1.0)
-  scale = centred.square(identity).odd  # this is tr ΣM
-  if scale == 0:  # the query is always 0
+  scale = centred.square(identity).odd  # This is tr ΣM.
+  if scale == 0:  # The query is always 0.
     return np.asarray(centred.rule.init), 0.0
   middle = float(centred.product(centred.weights, identity).odd / scale)
 

@@ -489,7 +489,7 @@ def _means(
   values = np.asarray(predictions, np.float64)
   if label_kind == 'numbers':
     return values[..., None]
-  if label_kind == 'signs':  # the values are log p/(1 − p) of the label +1
+  if label_kind == 'signs':  # The values are log p/(1 − p) of +1.
     values = np.stack([values, np.zeros_like(values)], axis=-1)
   values = np.exp(values - values.max(axis=-1, keepdims=True))
   values = np.maximum(values / values.sum(axis=-1, keepdims=True), _LEAST_PROBABILITY)
@@ -566,7 +566,7 @@ def _fit_by_prompt(
   prior, power = nearest_by_likelihood(
     fitted.own, fitted.others[first], fitted.log_likelihoods[first], is_numbers
   )
-  with np.errstate(divide='ignore'):  # a prior may be 0
+  with np.errstate(divide='ignore'):  # A prior may be 0.
     logits = np.log(prior)[:, None, None] + power * measured.log_likelihoods[first]
   weights = softmax(logits)
   mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
@@ -639,6 +639,6 @@ def _share(
   """
   part, whole = gaps[: len(effect)].mean(axis=1), effect.mean(axis=1)
   scale = float(np.mean(own**2)) if is_numbers else 1.0
-  if not float(whole.mean()) > ROUNDING * scale:  # true for NaN, too
+  if not float(whole.mean()) > ROUNDING * scale:  # This is true for NaN, too.
     return None
   return ratio(part, whole)

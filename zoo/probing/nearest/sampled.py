@@ -44,13 +44,13 @@ from zoo.theory.search import lowest_point
 # float32 predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
 _LEAST_PROMPTS = 2048  # With fewer, mean ± half is far too narrow.
-# The candidates of a verdict have these names.
+# The fitted steps have these names among the candidates.
 GD = 'one step of gradient descent'
 GD_BETA = 'one step with a matrix (GD-β)'
 
 
 @dataclasses.dataclass(frozen=True)
-class Nearest:
+class FittedAlgorithm:
   """An algorithm fitted to half of the prompts, and measured on all of them.
 
   `sampled_algorithm` returns it, as the fields of a `SampledAlgorithm`. On the half of
@@ -64,7 +64,7 @@ class Nearest:
       that least squares, or the prediction w_0·x_q, is at least as near as any ridge
       regression.
     start: The start w_0, `[d]`. None if the predictions hardly determine it.
-    distance: `|w_0 − w*|` from the prior mean w*. None without w_0, or for a task
+    start_distance: `|w_0 − w*|` from the prior mean w*. None without w_0, or for a task
       without a prior mean.
     difference: E (f − g)² for the predictions f of the predictor and g of the
       algorithm.
@@ -79,7 +79,7 @@ class Nearest:
 
   parameter: float | Float[np.ndarray, 'd d']
   start: Float[np.ndarray, ' d'] | None
-  distance: float | None
+  start_distance: float | None
   difference: Estimate
   unexplained: Estimate | None
   unexplained_of_labels: Estimate | None
@@ -107,9 +107,9 @@ class SampledAlgorithm:
   num_prompts: int
   risk: Estimate
   ignores_labels: bool
-  nearest_gd: Nearest
-  nearest_gd_beta: Nearest | None
-  nearest_ridge: Nearest
+  nearest_gd: FittedAlgorithm
+  nearest_gd_beta: FittedAlgorithm | None
+  nearest_ridge: FittedAlgorithm
 
   def __str__(self) -> str:
     rows = [
@@ -293,7 +293,7 @@ def _measure(
   parameter: Any,
   start: Float[np.ndarray, ' d'],
   predict_for: _ForSamples,
-) -> tuple[Nearest, Float[np.ndarray, ' p']]:
+) -> tuple[FittedAlgorithm, Float[np.ndarray, ' p']]:
   """Returns a fitted algorithm, and its squared difference from each prediction."""
   samples, again = drawn.samples, drawn.relabelled
   prediction, slope = predict_for(samples)
@@ -308,7 +308,7 @@ def _measure(
     follows = prediction - predict_for(again)[0]
     part = np.square(moved - follows)
     of_labels = share_of_effect(part, np.square(moved), samples.prediction)
-  nearest = Nearest(
+  nearest = FittedAlgorithm(
     parameter,
     start if matters else None,
     distance_to_mean(start, task) if matters else None,
@@ -404,7 +404,7 @@ def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
     for values in (along, samples.prediction)
   )
   curvature = np.mean(rest**2)
-  if not curvature > 0:  # all labels are 0
+  if not curvature > 0:  # All labels are 0.
     return 0.0, _least_squares(samples.query, samples.prediction)
   middle = float(np.mean(rest * left) / curvature)
   lowest = np.mean((left - middle * rest) ** 2)
@@ -443,7 +443,7 @@ def _nearest_matrix(
   samples: _Samples, matrix: Float[np.ndarray, 'd d'], start: Float[np.ndarray, ' d']
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, ' d']]:
   """Returns (Γ, w_0) by the method of Levenberg and Marquardt, from given values."""
-  import scipy.optimize  # slow to import, and rarely needed
+  import scipy.optimize  # It is slow to import.
 
   d = len(start)
 

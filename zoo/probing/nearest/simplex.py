@@ -78,7 +78,7 @@ def _least_norm(columns: Float[np.ndarray, 'n m']) -> Float[np.ndarray, ' m']:
 
   It is proportional to the u ≥ 0 with the least |columns u|² + (1 − Σ u)².
   """
-  from scipy.optimize import nnls  # slow to import
+  from scipy.optimize import nnls  # It is slow to import.
 
   m = columns.shape[1]
   triangle: Any = np.linalg.qr(columns, mode='r')
@@ -100,7 +100,7 @@ def nearest_by_likelihood(
   which the log likelihoods of predictors differ by about 1. A result is taken only if
   it is nearer than that mixture.
   """
-  from scipy.optimize import minimize  # slow to import
+  from scipy.optimize import minimize  # It is slow to import.
 
   prior, power = nearest(own, others, squares), 0.0
   least = float(distances(own, np.tensordot(prior, others, 1), squares).mean())
@@ -153,7 +153,7 @@ def likelihood_stderrs(
   power that are fitted together and may be negative. The error of the power is NaN if
   the distance does not bend along it.
   """
-  from scipy.optimize import approx_fprime  # slow to import
+  from scipy.optimize import approx_fprime  # It is slow to import.
 
   m, log_likelihoods = len(prior), log_likelihoods - log_likelihoods.max(axis=0)
 

@@ -119,7 +119,7 @@ def gd_plus_plus(
   a_j.
   """
   filtered, left = np.zeros_like(values), np.ones_like(values)
-  square = np.ones_like(values)  # this is a_j²
+  square = np.ones_like(values)  # This is a_j².
   for _ in range(num_steps):
     filtered = filtered + step * square * left
     left = left * (1 - step * square * values)
@@ -198,7 +198,7 @@ class Family(NamedTuple):
 
   def member(self, targets: Float[np.ndarray, 'p l'], num_steps: int) -> Member:
     """Returns the algorithms of k steps nearest to the predictions of each layer."""
-    from scipy.optimize import least_squares  # slow to import, and rarely needed
+    from scipy.optimize import least_squares  # It is slow to import.
 
     judged, fitted = self.halves
 

@@ -33,15 +33,17 @@ def plot_layer_algorithms(readout: Readout, *, ax: Ax = None) -> list[Axes]:
   stepless = {
     name: match
     for name, match in readout.matches.items()
-    if match.distance.shape[1] == 1 and name not in NAMES
+    if match.unexplained.shape[1] == 1 and name not in NAMES
   }
   maps = [
-    _map(match.distance, scale, NAMES[name], 'steps', _marks(match))
+    _map(match.unexplained, scale, NAMES[name], 'steps', _marks(match))
     for name, match in readout.matches.items()
     if name not in stepless
   ]
   if stepless:
-    distances = np.concatenate([match.distance for match in stepless.values()], axis=1)
+    distances = np.concatenate(
+      [match.unexplained for match in stepless.values()], axis=1
+    )
     columns = dict(enumerate(stepless))
     texts = [[''] * len(stepless) for _ in distances]
     maps.append(_map(distances, scale, 'without steps', '', texts, columns))
@@ -75,7 +77,7 @@ def _map(
 
 def _marks(match: Match) -> list[list[str]]:
   """Returns marks of the nearest number of steps, and of those in its interval."""
-  steps = range(match.distance.shape[1])
+  steps = range(match.unexplained.shape[1])
   return [
     [_NEAREST if k == nearest else _AS_NEAR if low <= k <= high else '' for k in steps]
     for nearest, low, high in zip(match.nearest, match.low, match.high, strict=True)

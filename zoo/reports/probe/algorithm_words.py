@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from zoo.measure.intervals import Estimate
 from zoo.probing.nearest.by_layer import Match, Readout
 from zoo.probing.nearest.context import SHARE_ROUNDING
-from zoo.probing.verdicts import percent, shown_share
+from zoo.probing.verdicts import percent
 
 # These algorithms take steps; all others are baselines of the task.
 NAMES = {
@@ -44,26 +43,25 @@ def name_layer_algorithms(readout: Readout) -> str:
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
     >>> model = zoo.models.Transformer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
-    >>> found = zoo.probing.algorithms(model, task, num_prompts=32, num_steps=1)
+    >>> found = zoo.probing.layer_algorithms(model, task, num_prompts=32, num_steps=1)
     >>> from zoo.reports.probe import name_layer_algorithms
     >>> sentence = name_layer_algorithms(found.own)
   """
   last = len(readout.nearest) - 1
   alike = readout.nearest[last]
-  name = min(alike, key=lambda name: round(_left(readout.matches[name], last).mean, 8))
+  name = min(alike, key=lambda name: round(_left(readout.matches[name], last)[0], 8))
   match = readout.matches[name]
   left = _left(match, last)
-  shown = percent(0.0) if left.mean < SHARE_ROUNDING else shown_share(left)
   nearest = _at(name, match)
   said = f'After the last layer, {last}, the nearest algorithm is {nearest}'
-  if left.mean > _HALF:
+  if left[0] > _HALF:
     said = f'No algorithm is near the last layer, {last}; the nearest is {nearest}'
-  said += f', which is {shown} of the effect of the context away from it'
+  said += f', which is {_shown(*left)} of the effect of the context away from it'
   others = []
   for key in alike:
     if key != name:
-      away = shown_share(_left(readout.matches[key], last))
-      others.append(NAMES.get(key, f"the task's {key}") + f' ({away})')
+      away = _shown(*_left(readout.matches[key], last))
+      others.append(NAMES.get(key, f"the task's {key}") + f' at {away}')
   if others:
     said += f'; not told apart from it: {", ".join(others)}'
   near = [layer for layer in range(last + 1) if name in readout.nearest[layer]]
@@ -76,8 +74,17 @@ def name_layer_algorithms(readout: Readout) -> str:
   return f'{said}.'
 
 
-def _left(match: Match, layer: int) -> Estimate:
-  return match.at(layer, int(match.nearest[layer]))
+def _left(match: Match, layer: int) -> tuple[float, float]:
+  """Returns the distance at the nearest number of steps, and its standard error."""
+  steps = int(match.nearest[layer])
+  return float(match.unexplained[layer, steps]), float(match.stderr[layer, steps])
+
+
+def _shown(distance: float, stderr: float) -> str:
+  """Returns a distance in percent with its standard error, which is no interval."""
+  if distance < SHARE_ROUNDING:
+    return percent(0.0)
+  return f'{percent(distance)} (s.e. {percent(stderr)})'
 
 
 def _at(name: str, match: Match) -> str:
@@ -95,7 +102,7 @@ def _steps(match: Match, layer: int, unit: str = '') -> str:
   nearest, low, high = (
     int(steps[layer]) for steps in (match.nearest, match.low, match.high)
   )
-  most = match.distance.shape[1] - 1
+  most = match.unexplained.shape[1] - 1
   said = f'at least {nearest}' if nearest == most else str(nearest)
   said += unit.removesuffix('s') if said == '1' else unit
   end = f'at least {high}' if high == most else str(high)

@@ -121,10 +121,14 @@ def _layer_table(result: Readout) -> Table:
     for layer, (k, low, high) in enumerate(
       zip(match.nearest, match.low, match.high, strict=True)
     ):
-      steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
-      distance = plus_minus(match.at(layer, int(k)))
-      rows.append((NAMES.get(name, name), str(layer), steps, distance))
-  header = 'algorithm', 'layer', 'steps (95 % of bootstraps)', 'distance ± t·s.e.'
+      steps = '-' if match.unexplained.shape[1] == 1 else f'{k} ({low} to {high})'
+      of_nearest = match.unexplained[layer, k], match.stderr[layer, k]
+      share = [f'{number:.3g}' for number in of_nearest]
+      rows.append((NAMES.get(name, name), str(layer), steps, *share))
+  header = (
+    *('algorithm', 'layer', 'steps (95 % of bootstraps)'),
+    *('unexplained', 'standard error'),
+  )
   return Table(rows, header)
 
 

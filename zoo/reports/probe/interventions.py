@@ -37,7 +37,7 @@ from zoo.probing.latents import PROMPT, LatentScore, probe_latents
 from zoo.probing.nearest.by_layer import (
   Match,
   Readout,
-  algorithms,
+  layer_algorithms,
   layer_rows,
 )
 from zoo.probing.patch import Effect, Effects, effects
@@ -157,7 +157,7 @@ def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
   if task.label_kind != 'numbers':
     return None
   try:
-    return algorithms(model, task, seed=seed).own
+    return layer_algorithms(model, task, seed=seed).own
   except UserError as error:
     # The model ignores its context, or the task cannot redraw.
     logging.warning('algorithms by layer are left out: %s', error)
@@ -350,11 +350,10 @@ def from_json(part: str, content: Any) -> Result | None:
   return [LatentScore(**_values(row)) for row in content]
 
 
-def _match(parameters: list[Any], num_prompts: int | float, **arrays: Any) -> Match:
+def _match(parameters: list[Any], **arrays: Any) -> Match:
   return Match(
     **{name: np.array(value) for name, value in arrays.items()},
     parameters=[np.array(fitted, float) for fitted in parameters],
-    num_prompts=num_prompts,
   )
 
 

@@ -151,7 +151,9 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
     number = np.trace(matrix) / len(matrix)
     share = nearest.unexplained
     unexplained = '-' if share is None else shown_share(share)
-    distance = '-' if nearest.distance is None else f'{nearest.distance:.3g}'
+    distance = (
+      '-' if nearest.start_distance is None else f'{nearest.start_distance:.3g}'
+    )
     cells = f'{symbol} = {number:.4g}', distance, unexplained
     rows.append((name, *cells, _loss(nearest.risk)))
   rows.append(('this model', '', '', '', _loss(sampled.risk)))
@@ -187,7 +189,9 @@ def _guess_table(guess: LearnedGuess) -> Table:
     ('its prediction without examples', guess.prediction),
   ):
     if fit is not None:
-      distance = '-' if fit.distance is None else f'{fit.distance:.3g}'
+      distance = (
+        '-' if fit.prior_mean_distance is None else f'{fit.prior_mean_distance:.3g}'
+      )
       vectors = _vector(fit.weights), _vector(fit.bias)
       rows.append((name, _quality(fit), distance, *vectors))
   header = 'initial guess', 'w·x + b', '|w − prior mean|', 'w', 'b'
@@ -196,10 +200,10 @@ def _guess_table(guess: LearnedGuess) -> Table:
 
 def _quality(fit: LinearFit) -> str:
   """Returns how well a linear map fits a guess, in words."""
-  if fit.r_squared is None:
+  if fit.r2 is None:
     return 'exact'
-  if not math.isnan(fit.r_squared):
-    return f'R² = {fit.r_squared:.4f}'
+  if not math.isnan(fit.r2):
+    return f'R² = {fit.r2:.4f}'
   is_finite = np.isfinite(fit.weights).all() and np.isfinite(fit.bias).all()
   return 'it does not vary' if is_finite else 'it is not finite'
 

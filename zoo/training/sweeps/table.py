@@ -84,7 +84,7 @@ def _flat(row: Row) -> Row:
   for name, measured in (row.pop('comparison') or {}).items():
     row[f'{name}_loss'] = measured['mean'][-1]
     if name == MODEL:
-      row[f'{name}_loss_stderr'] = measured['standard_error'][-1]
+      row[f'{name}_loss_stderr'] = measured['stderr'][-1]
     else:
       row[f'{name}_difference'] = measured['difference']
       row[f'{name}_difference_stderr'] = measured['difference_stderr']
