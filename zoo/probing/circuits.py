@@ -208,9 +208,7 @@ class Circuit(WithRows):
     1 / (k + 1), and as often the largest; ties add to the probability. None means that
     fewer than two searches were finished.
     """
-    if (count := len(self.sizes)) < 2:
-      return None
-    return min(self.sizes), max(self.sizes), (count - 1) / (count + 1)
+    return None if len(self.sizes) < 2 else _range_of(self.sizes)
 
   @property
   def rows(self) -> Rows[EdgeRow]:
@@ -277,6 +275,12 @@ class Circuit(WithRows):
     if self.edges[0].kept_share is None:
       return 'the search did not come to the sets that say how sure each edge is.'
     return 'the curve lacks some numbers of edges, or there were fewer searches.'
+
+
+def _range_of(sizes: Sequence[int]) -> tuple[int, int, float]:
+  """Returns the range of some numbers, and how probably one more is in it, at least."""
+  count = len(sizes)
+  return min(sizes), max(sizes), (count - 1) / (count + 1)
 
 
 def circuit(
