@@ -1,6 +1,7 @@
 """Circuits by token: recall and induction by hand, and runs of edges a second time."""
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from examples import circuit_by_token
 from examples.circuit_by_token import AsksOne
 from examples.recall_state import ASKED
 from tests.compare import refuses
@@ -152,6 +154,9 @@ def test_a_model_that_does_not_read_its_context_has_no_edge_from_it():
   task = isotropic(2, 3, prior_mean=slope, prior_covariance=1e-4 * np.eye(2))
   with refuses('do not raise the loss', 'no gap'):
     circuit(_linear(slope), task, num_prompts=64, tokens=True)
+  unread = _linear(0 * slope)
+  with refuses("predictions of Transformer do not depend on 'final.stream'"):
+    circuit(unread, task, num_prompts=64, tokens=True)
   # Other queries change its answer, which takes one edge: from the token of the query.
   found = circuit(_linear(slope), task, None, 64, tokens=True, num_searches=1)
   (edge,) = found.kept
@@ -288,3 +293,26 @@ def test_runs_of_random_edges_of_attention_are_those_of_numpy():
   expected = np.stack(_numpy_runs(graph, masks))[:, :8]
   np.testing.assert_allclose(found, expected, rtol=1e-9)
   assert np.ptp(found, axis=0).min() > 1e-5  # The masks differ.
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_trained_delta_rule_carries_the_value_in_its_states(
+  tmp_path, capsys, unchecked, promotion_that_optax_needs
+):
+  """As docs/circuits.md says."""
+  circuit_by_token.main(str(tmp_path / 'run'), str(tmp_path / 'circuit.png'))
+  said = capsys.readouterr().out
+  value, query = 2 * ASKED + 1, 8
+  state, out = 'layers.0.mixer.state, token', 'layers.0.mixer.out, token'
+  edges = [
+    (f'layers.0.tokens, token {value}', f'{state} {value}'),
+    *((f'{state} {t}', f'{state} {t + 1}') for t in range(value, query - 1)),
+    (f'{state} {query - 1}', f'{out} {query}'),
+  ]
+  for sender, receiver in edges:
+    assert re.search(rf'^{re.escape(sender)} +{re.escape(receiver)} ', said, re.M)
+  # Nothing is read before the value.
+  assert not any(f'token {t} ' in said for t in range(value))
+  assert (tmp_path / 'circuit.png').exists()

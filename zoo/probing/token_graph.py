@@ -281,9 +281,8 @@ class _Carried:
       if leaf.ndim == 0 or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
       change = jnp.where(clean == corrupt, 0, clean - corrupt)  # −∞ − (−∞) is NaN.
-      return (
-        leaf + nudge.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype) * change
-      )
+      of_prompts = nudge.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype)
+      return leaf + of_prompts * change
 
     return jax.tree.map(nudged, chosen, clean, corrupt)
 
@@ -393,7 +392,8 @@ def token_graph_of(model: Predictor, prompt: Prompt) -> TokenGraph:
 
   Raises:
     UserError: If the model lacks one of the kinds, or calls a tap twice; if something
-      is added after its last tap of the stream.
+      is added before its first tap of the stream or after the last one; if no
+      prediction depends on the last one.
   """
   name, few = type(model).__name__, jax.tree.map(lambda array: array[:2], prompt)
   kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
@@ -429,6 +429,8 @@ def token_graph_of(model: Predictor, prompt: Prompt) -> TokenGraph:
       'before the readout'
     )
   reached = reached_by_token(model, few, parts, stream)
+  if not reached[-1].any():
+    raise UserError(f'the predictions of {name} do not depend on {stream!r}')
   n = shapes[stream].shape[1]
   readers = []
   for number, ((site, of), reads) in enumerate(zip(parts, reached[:-1], strict=True)):
