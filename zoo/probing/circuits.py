@@ -308,27 +308,27 @@ def circuit(
   node, too. It has an edge to the next state, and an edge to what the mixer adds at the
   next token. All other mixers have an edge from each token on which they depend.
 
-  In a run of a set of edges, the edges of the set carry what
-  their senders add in this run of clean prompts, and all other edges carry what their
-  senders add in corrupt prompts. Norms and attention are computed from the resulting
-  streams; nothing in such a run is an approximation.
+  In a run of a set of edges, the edges of the set carry what their senders add in this
+  run of clean prompts, and all other edges carry what their senders add in corrupt
+  prompts. Norms, attention and states are computed from the resulting streams; nothing
+  in such a run is an approximation.
 
   Edges are scored by EAP-IG: the change of what the sender adds, from corrupt to clean
   prompts, times the mean gradient of the loss in the receiver's stream. The mean is
   over the midpoints of ten steps from corrupt to clean embedded tokens. The set of
   edges grows from the readout: next comes the edge with the largest `|score|` among
-  those that lead into a part which the set has reached. The growth stops at the first
-  set that recovers 90 % of the gap on the prompts of the scores. All shares that are
-  returned are measured on other prompts.
+  those that lead into a part which the set has reached. From 32 edges on, the set grows
+  by 5 % at a time. The growth stops at the first set that recovers 90 % of the gap on
+  the prompts of the scores. All shares that are returned are measured on other prompts.
 
   One search is one draw: other prompts give other scores, and another number of edges.
   So the search is done again on other prompts. `found_share` says how many of these
   searches find an edge, and `Circuit.sizes` has their numbers of edges. The field
-  `kept_share` needs no other prompts: the prompts of the search are
-  drawn again with replacement, 200 times. Each time the scores order the edges anew,
-  and as many of the first edges are kept as first recover 90 % of the gap, read from
-  the sets that the search has run. So the model is not run anew, and sets of edges that
-  the search has not seen are not judged.
+  `kept_share` needs no other prompts: those of the search are drawn again with
+  replacement, 200 times. Each time the scores order the edges anew, and as many of the
+  first edges are kept as first recover 90 % of the gap, read from the sets that the
+  search has run. So the model is not run anew, and sets of edges that the search has
+  not seen are not judged.
 
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
@@ -361,7 +361,7 @@ def circuit(
       `recovered` ± half contains the truth in 0.88, 0.91, 0.92 and 0.93 of draws of 64,
       128, 256 and 512 pairs.
     seed: The seed of the prompts and of the random sets.
-    minutes: The limit of time, above 0. After it the search and the curve are stopped
+    minutes: The limit of time, above 0. After it the searches and the curve are stopped
       where they are. The scores of all edges, the first eight sets of the search, and
       the shares of what has been found are computed in any case. None means no limit.
       Ctrl-C after the first eight sets stops the search or the curve in the same way;
@@ -377,16 +377,17 @@ def circuit(
     that were not searched.
 
   Raises:
-    UserError: If the model lacks one of the kinds or has loops; if `num_searches` is
-      not a positive integer; if a part of the model
+    UserError: If the model lacks one of the kinds or has loops; if a part of the model
       reads the residual stream at a place without such a tap, or reads the prompt
-      directly; if the limit of time is not above 0; if the task does not redraw
-      prompts; if the gap is less than 3 standard errors above 0, or no more than
-      rounding.
+      directly; if the limit of time is not above 0; if `num_searches` is not a positive
+      integer; if the task does not redraw prompts; if the gap is less than 3 standard
+      errors above 0, or no more than rounding.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
-    >>> found = zoo.probing.circuit(saved.model, saved.task, num_prompts=64)
+    >>> found = zoo.probing.circuit(
+    ...   saved.model, saved.task, num_prompts=64, num_searches=1
+    ... )
     >>> len(found.kept) < len(found.edges)
     True
 
