@@ -330,8 +330,8 @@ a value is resampled from its own other entries, not from the next prompt
   + 'resample': lambda value: jnp.roll(value, -1, axis=-1),
 a circuit is judged on the prompts on which it was chosen
   zoo/probing/circuits.py: probing/test_circuits.py
-  - judged = _judged(runner, judging, order, search.num_kept, seed)
-  + judged = _judged(runner, choosing, order, search.num_kept, seed)
+  - judged = _judged(runner, judging, search.order, search.num_kept, seed)
+  + judged = _judged(runner, choosing, search.order, search.num_kept, seed)
 task vectors are tested on the prompts that they are made from
   zoo/probing/task_vector.py: probing/test_task_vector.py
   - halves = slice(num_prompts), slice(num_prompts, None)

@@ -1,6 +1,7 @@
 """Circuits: the edges of induction by hand, and runs of edges beside NumPy."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.probing import Node, circuit, circuits
-from zoo.probing.circuits import _of_random, _pair
+from zoo.probing.circuits import _of_random, _pair, _range_of
 from zoo.probing.graph import ends_of, graph_of, run_graph, with_edges
 
 
@@ -111,7 +112,8 @@ def test_what_was_searched_before_a_stop_is_kept(stop, monkeypatch):
   found = circuit(*_induction(), keep=None, num_prompts=64, minutes=minutes)
   assert found.stopped == ('by Ctrl-C' if stop == 'Ctrl-C' else 'after 1e-06 minutes')
   assert [edge.is_kept for edge in found.edges] == [True] * 2 + [None] * 27
-  assert {edge.kept_share for edge in found.edges} == {None}
+  assert {(edge.kept_share, edge.found_share) for edge in found.edges} == {(None, None)}
+  assert (found.sizes, found.range_of_sizes) == ([], None)
   # These two edges are the first of the whole circuit, and are judged as it is.
   assert [(edge.sender, edge.receiver, edge.score) for edge in found.edges] == [
     (edge.sender, edge.receiver, edge.score) for edge in whole.edges
@@ -123,6 +125,57 @@ def test_what_was_searched_before_a_stop_is_kept(stop, monkeypatch):
   assert '27 of 29 edges were not searched' in str(found)
   with refuses('minutes is 0', '> 0'):
     circuit(*_induction(), num_prompts=64, minutes=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_stop_among_the_other_searches_keeps_the_circuit(monkeypatch):
+  calls, last = [], []
+
+  def losses(runner, *arguments, of_runner=circuits._Runner.losses):
+    calls.append(arguments)
+    if len(calls) in last:
+      raise KeyboardInterrupt
+    return of_runner(runner, *arguments)
+
+  monkeypatch.setattr(circuits._Runner, 'losses', losses)
+  search = functools.partial(circuit, *_induction(), keep=None, num_prompts=64)
+  alone = search(num_searches=1)
+  # The second search runs its two ends and eight sets, and is stopped at the next.
+  last.append(2 * len(calls) + 3)
+  found = search(num_searches=3)
+  assert found.stopped == 'by Ctrl-C'
+  assert 'there were fewer searches' in str(found)
+  assert found.sizes == alone.sizes == [5]
+  assert found.edges == alone.edges
+  assert found.curve == alone.curve
+
+
+@pytest.mark.parametrize('num_searches', [2, 5, 39])
+def test_one_more_search_is_in_the_range_as_often_as_it_says(num_searches):
+  generator = np.random.default_rng(0)
+  # Skewed numbers with ties, as those of edges are.
+  draws = generator.geometric(0.05, size=(4000, num_searches + 1)).tolist()
+  hits = []
+  for *sizes, other in draws:
+    low, high, _ = _range_of(sizes)
+    hits.append(low <= other <= high)
+  probability = _range_of(draws[0][:-1])[2]
+  assert probability == pytest.approx((num_searches - 1) / (num_searches + 1))
+  # Four standard errors; ties raise it by less than 0.05.
+  error = 4 * np.sqrt(probability * (1 - probability) / len(hits))
+  assert probability - error < np.mean(hits) < probability + 0.05 + error
+
+
+@pytest.mark.parametrize('num_edges', [1, 32, 33, 262, 10_000])
+def test_a_search_has_few_numbers_of_edges(num_edges):
+  counts = circuits._counts(num_edges)
+  assert counts[:32] == [*range(1, min(num_edges, 32) + 1)]
+  assert counts[-1] == num_edges
+  assert len(counts) <= 150
+  # They grow by 5 %, rounded up.
+  pairs = itertools.pairwise(counts)
+  assert all(small < large <= 1.05 * small + 1 for small, large in pairs)
 
 
 def test_a_random_set_that_recovers_all_is_not_hidden_in_the_mean():
@@ -213,6 +266,11 @@ def test_models_that_have_no_such_graph_are_refused():
   with refuses('YqLSA has no tap of the kind stream; a circuit needs stream'):
     circuit(yq_lsa, task, num_prompts=64)
 
+  with refuses('YqLSA has no tap of the kind stream', 'needs stream, added'):
+    circuit(yq_lsa, task, num_prompts=64, tokens=True)
+  with refuses('num_searches is 0'):
+    circuit(yq_lsa, task, num_prompts=64, num_searches=0)
+
   def transformer(**options):
     return drawn(
       lambda: zoo.models.Transformer(
@@ -223,7 +281,9 @@ def test_models_that_have_no_such_graph_are_refused():
 
   with refuses("'layers.0.tokens' is called again", 'without loops'):
     circuit(transformer(num_loops=2), task, num_prompts=64)
-  with refuses('depend on the residual stream beside', 'softmax'):
+  with refuses("'layers.0.tokens' is called again", 'without loops'):
+    circuit(transformer(num_loops=2), task, num_prompts=64, tokens=True)
+  with refuses('depend on the residual stream beside', 'softmax', 'tokens=True'):
     circuit(transformer(mixer='retention', feed_forward='none'), task, num_prompts=64)
   blind: Any = transformer(feed_forward='none')
   blind.layers[0].mixer.out.kernel[...] *= 0

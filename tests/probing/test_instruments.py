@@ -33,6 +33,7 @@ from tests.probing.test_jacobians import LinearLayers
 from tests.probing.test_learning_coefficient import Scale
 from tests.probing.test_mixtures import POOL, Mixed
 from tests.probing.test_task_vector import _Constants, _mean_label
+from tests.probing.test_token_graph import KEYS, asks_one, recall_by_hand
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.measure.intervals import Estimate, Interval, wilson
@@ -120,8 +121,9 @@ class Case:
   without: tuple[str, ...] = ()  # null models that have the property
   # Planted models for the coverage of intervals: for each kind of estimate one.
   covers: tuple[str, ...] = ()
-  # The coverage that docs/instruments.md claims.
+  # The coverage that docs/instruments.md claims, and the draws that check it.
   coverage: Any = 0.95
+  num_draws: int = 200
 
   def check(self, num_draws=0):
     return zoo.check_instrument(
@@ -395,13 +397,24 @@ def _paths(model, task, seed):
   }
 
 
-def _circuit(model, task, seed):
-  found = probing.circuit(model, task, num_prompts=64, seed=seed)
+def _circuit(model, task, seed, *, tokens=False):
+  found = probing.circuit(
+    model, task, num_prompts=64, seed=seed, tokens=tokens, num_searches=2
+  )
   return {
     'recovered': found.recovered,
     'without': found.without,
-    'edges': float(len(found.kept)),
+    **{f'edges of search {i}': float(size) for i, size in enumerate(found.sizes)},
   }
+
+
+def _edges_of_searches(count):
+  return {f'edges of search {i}': float(count) for i in range(2)}
+
+
+@functools.cache
+def _nulls_of_recall():
+  return null_models(asks_one(KEYS, KEYS), recall_by_hand())
 
 
 def _across(model, task, seed):
@@ -783,7 +796,19 @@ CASES = {
       'induction by hand': (
         lambda: induction(2, 2)[0],
         # From the values that it reads, and to the readout.
-        {'recovered': 1.0, 'without': 0.0, 'edges': 2.0},
+        {'recovered': 1.0, 'without': 0.0, **_edges_of_searches(2)},
+      ),
+    },
+  ),
+  'circuit, by token': Case(
+    functools.partial(_circuit, tokens=True),
+    asks_one(KEYS, KEYS),
+    planted={
+      'labels of 0': (lambda: _nulls_of_recall()['trained, labels of 0'], None),
+      'recall by hand': (
+        recall_by_hand,
+        # One edge writes the state, two keep it, one reads it, and one is the answer.
+        {'recovered': 1.0, 'without': 0.0, **_edges_of_searches(5)},
       ),
     },
   ),
@@ -892,6 +917,7 @@ CASES = {
       ),
     },
     covers=('too sure',),
+    num_draws=600,  # In the first 200 draws alone, few intervals have the truth.
   ),
   'interchange': Case(
     _interchanged,
@@ -976,7 +1002,7 @@ def test_intervals_contain_the_truth_as_often_as_they_say(name):
   case = _resolved(CASES[name])
   planted = {of: case.planted[of] for of in case.covers}
   case = dataclasses.replace(case, null=None, without=(), planted=planted)
-  check = case.check(num_draws=200)
+  check = case.check(num_draws=case.num_draws)
   print(f'{name}\n{check}')
   assert any(row.kind == 'coverage' for row in check.rows)
 

@@ -1,4 +1,4 @@
-"""Circuits: few edges between heads and networks that recover most of a gap."""
+"""Circuits: few edges between parts of a model that recover most of a gap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.core.errors import UserError, check_count, check_name, check_number
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_number,
+  check_truth,
+)
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task, require_task
 from zoo.core.tables import format_table
@@ -34,23 +40,17 @@ from zoo.measure.intervals import (
 from zoo.measure.predict import Programs
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
-from zoo.probing.graph import (
-  Ends,
-  Graph,
-  KnownRun,
-  Node,
-  ends_of,
-  graph_of,
-  run_graph,
-  with_edges,
-)
+from zoo.probing.graph import Graph, Node, graph_of
 from zoo.probing.patch import LossAtQuery, checked_prompts
+from zoo.probing.token_graph import TokenGraph, token_graph_of
 
 _NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.
 _KEPT_SHARE = 0.9  # A circuit recovers this share of the gap.
 _NUM_RANDOM = 10  # This many random sets are drawn for each size.
 _ALL_SIZES = 32  # Up to this number of edges, the curve has all sizes.
 _NUM_SIZES = 16  # The curve of a larger graph has this many sizes.
+_ONE_BY_ONE = 32  # Up to this number of edges, the search adds one edge at a time.
+_GROWTH = 1.05  # From there on, each set of the search is larger by this factor.
 _FEW = 8  # The search runs a multiple of this number of sets.
 _AT_ONCE = 32  # One call of a program runs up to this many sets.
 _RUNS_OF_SCORES = 3 * _NUM_STEPS  # The scores take about as long as so many runs.
@@ -70,15 +70,20 @@ class Edge(NamedTuple):
 
   Attributes:
     sender: The node that adds the value: the embedded tokens (the first site of the
-      stream), one head, or a network.
+      stream), one head, or a network. With `tokens` it is the embedded tokens, a mixer
+      or a network at one token; or the state of a mixer after one token, such as
+      `layers.0.mixer.state`, which the next token of the mixer reads.
     receiver: The node that reads the stream: the queries, keys or values of one head, a
-      network, or the last site of the stream, which the readout reads.
+      network, or the last site of the stream, which the readout reads. With `tokens` it
+      is a mixer, the state of a mixer, or a network at one token, or the last site.
     score: The share of the gap that the clean value on this edge recovers, to the first
       order.
     is_kept: Whether the edge belongs to the circuit. None means that the search was
       stopped before it came to this edge.
     kept_share: The share of 200 bootstrap samples of the prompts in whose circuit the
       edge is, from 0 to 1 (see `circuit`). None means that the search was stopped.
+    found_share: The share of all searches, this one and those on other prompts, in
+      whose circuit the edge is. None means that there was one search.
   """
 
   sender: Node
@@ -86,6 +91,7 @@ class Edge(NamedTuple):
   score: Share
   is_kept: bool | None
   kept_share: float | None
+  found_share: float | None
 
 
 class EdgeRow(NamedTuple):
@@ -94,21 +100,28 @@ class EdgeRow(NamedTuple):
   Attributes:
     sender: The site of the sender.
     sender_head: The head of the sender; None if it is not a head.
+    sender_token: The token of the sender; None if it stands for all tokens.
     receiver: The site of the receiver.
     receiver_head: The head of the receiver; None if it is not a part of a head.
+    receiver_token: The token of the receiver; None if it stands for all tokens.
     score: The score of the edge.
     is_kept: Whether the edge belongs to the circuit; None if it was not searched.
     kept_share: The share of bootstrap samples in whose circuit the edge is; None if the
       search was stopped.
+    found_share: The share of searches in whose circuit the edge is; None if there was
+      one search.
   """
 
   sender: str
   sender_head: int | None
+  sender_token: int | None
   receiver: str
   receiver_head: int | None
+  receiver_token: int | None
   score: Share
   is_kept: bool | None
   kept_share: float | None
+  found_share: float | None
 
 
 class CurvePoint(NamedTuple):
@@ -162,6 +175,8 @@ class Circuit(WithRows):
     clean: The loss in the clean prompts.
     corrupt: The loss in the corrupt prompts.
     gap: The corrupt loss minus the clean loss, prompt by prompt.
+    sizes: The number of edges of the circuit that each finished search has found. The
+      first number is that of this circuit, unless its search was stopped.
     stopped: Why the work was stopped before its end: 'by Ctrl-C', or 'after 2 minutes'.
       None means that it was not.
   """
@@ -175,6 +190,7 @@ class Circuit(WithRows):
   clean: Estimate
   corrupt: Estimate
   gap: Estimate
+  sizes: list[int]
   stopped: str | None = None
 
   @property
@@ -183,17 +199,32 @@ class Circuit(WithRows):
     return [edge for edge in self.edges if edge.is_kept]
 
   @property
+  def range_of_sizes(self) -> tuple[int, int, float] | None:
+    """The smallest and the largest of `sizes`, and what they say of one more search.
+
+    The third number is the probability that one more search, on other prompts, finds a
+    number within this range: (k − 1) / (k + 1) for k searches, or more. For k + 1
+    independent draws of any distribution, each is the smallest with probability
+    1 / (k + 1), and as often the largest; ties add to the probability. None means that
+    fewer than two searches were finished.
+    """
+    return None if len(self.sizes) < 2 else _range_of(self.sizes)
+
+  @property
   def rows(self) -> Rows[EdgeRow]:
     """One row for each edge, with the parts of its two nodes in columns."""
     return Rows(
       EdgeRow(
         edge.sender.site,
         edge.sender.head,
+        edge.sender.token,
         edge.receiver.site,
         edge.receiver.head,
+        edge.receiver.token,
         edge.score,
         edge.is_kept,
         edge.kept_share,
+        edge.found_share,
       )
       for edge in self.edges
     )
@@ -206,6 +237,13 @@ class Circuit(WithRows):
       f'{self.largest_random:.3f} in {_NUM_RANDOM} sets; all others without '
       f'these {plus_minus(self.without)}.'
     )
+    if (sizes := self.range_of_sizes) is not None:
+      low, high, probability = sizes
+      said += (
+        f'\n{len(self.sizes)} searches, each on prompts of its own, found {low} to '
+        f'{high} edges; one more does so with a probability of at least '
+        f'{probability:.0%}.'
+      )
     if self.stopped is not None:
       said = f'Stopped {self.stopped}: {self._missing}\n{said}'
     rows = [
@@ -213,12 +251,15 @@ class Circuit(WithRows):
         str(edge.sender),
         str(edge.receiver),
         plus_minus(edge.score),
-        '—' if edge.kept_share is None else f'{edge.kept_share:.2f}',
+        *(
+          '—' if share is None else f'{share:.2f}'
+          for share in (edge.kept_share, edge.found_share)
+        ),
       )
       for edge in kept[:_LISTED]
     ]
     half = name_of_share(self.gap)
-    header = 'sender', 'receiver', f'score {half}', 'kept in'
+    header = 'sender', 'receiver', f'score {half}', 'samples', 'searches'
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
     return f'{said}\n{format_table(rows, header)}{more}'
 
@@ -233,7 +274,13 @@ class Circuit(WithRows):
       )
     if self.edges[0].kept_share is None:
       return 'the search did not come to the sets that say how sure each edge is.'
-    return 'the curve lacks some numbers of edges.'
+    return 'the curve lacks some numbers of edges, or there were fewer searches.'
+
+
+def _range_of(sizes: Sequence[int]) -> tuple[int, int, float]:
+  """Returns the range of some numbers, and how probably one more is in it, at least."""
+  count = len(sizes)
+  return min(sizes), max(sizes), (count - 1) / (count + 1)
 
 
 def circuit(
@@ -243,31 +290,45 @@ def circuit(
   num_prompts: int = 256,
   seed: int = 0,
   minutes: float | None = None,
+  *,
+  tokens: bool = False,
+  num_searches: int = 5,
 ) -> Circuit:
   """Finds few edges that recover 90 % of the gap between corrupt and clean loss.
 
   The search is greedy, so that there may be a smaller set. The model is a graph. The
   embedded tokens, heads and networks add to the residual stream; the queries, keys and
   values of each head, each network and the readout read the sum. An edge connects an
-  adder to a later reader. In a run of a set of edges, the edges of the set carry what
-  their senders add in this run of clean prompts, and all other edges carry what their
-  senders add in corrupt prompts. Norms and attention are computed from the resulting
-  streams; nothing in such a run is an approximation.
+  adder to a later reader.
+
+  With `tokens` the parts are mixers and networks, each at one token. An edge leads from
+  what a part adds at the token s to what a later part reads when it computes its value
+  at the token t. A mixer that takes tokens one by one, such as a recurrence, reads the
+  stream of its own token alone, and its state after the token before: this state is a
+  node, too. It has an edge to the next state, and an edge to what the mixer adds at the
+  next token. All other mixers have an edge from each token on which they depend.
+
+  In a run of a set of edges, the edges of the set carry what their senders add in this
+  run of clean prompts, and all other edges carry what their senders add in corrupt
+  prompts. Norms, attention and states are computed from the resulting streams; nothing
+  in such a run is an approximation.
 
   Edges are scored by EAP-IG: the change of what the sender adds, from corrupt to clean
   prompts, times the mean gradient of the loss in the receiver's stream. The mean is
   over the midpoints of ten steps from corrupt to clean embedded tokens. The set of
   edges grows from the readout: next comes the edge with the largest `|score|` among
-  those that lead into a part which the set has reached. The growth stops at the first
-  set that recovers 90 % of the gap on the prompts of the scores. All shares that are
-  returned are measured on other prompts.
+  those that lead into a part which the set has reached. From 32 edges on, the set grows
+  by 5 % at a time. The growth stops at the first set that recovers 90 % of the gap on
+  the prompts of the scores. All shares that are returned are measured on other prompts.
 
   One search is one draw: other prompts give other scores, and another number of edges.
-  The field `kept_share` of an edge says how sure it is. The prompts of the search are
-  drawn again with replacement, 200 times. Each time the scores order the edges anew,
-  and as many of the first edges are kept as first recover 90 % of the gap, read from
-  the sets that the search has run. So the model is not run anew, and sets of edges that
-  the search has not seen are not judged.
+  So the search is done again on other prompts. `found_share` says how many of these
+  searches find an edge, and `Circuit.sizes` has their numbers of edges. The field
+  `kept_share` needs no other prompts: those of the search are drawn again with
+  replacement, 200 times. Each time the scores order the edges anew, and as many of the
+  first edges are kept as first recover 90 % of the gap, read from the sets that the
+  search has run. So the model is not run anew, and sets of edges that the search has
+  not seen are not judged.
 
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
@@ -287,6 +348,8 @@ def circuit(
   Args:
     model: A model with taps of the kinds `stream`, `query`, `key`, `value`, `heads` and
       `added`, such as a transformer with softmax or linear attention and without loops.
+      With `tokens` it needs the kinds `stream` and `added` alone, so that it may be a
+      transformer with any mixer.
     task: The task, whose loss L is taken at the queries of its clean prompts. All
       prompts are those that it holds out.
     keep: What the corrupt prompts have in common with the clean ones: 'inputs' or
@@ -298,11 +361,15 @@ def circuit(
       `recovered` ± half contains the truth in 0.88, 0.91, 0.92 and 0.93 of draws of 64,
       128, 256 and 512 pairs.
     seed: The seed of the prompts and of the random sets.
-    minutes: The limit of time, above 0. After it the search and the curve are stopped
+    minutes: The limit of time, above 0. After it the searches and the curve are stopped
       where they are. The scores of all edges, the first eight sets of the search, and
       the shares of what has been found are computed in any case. None means no limit.
       Ctrl-C after the first eight sets stops the search or the curve in the same way;
       pressed again, or before, it raises `KeyboardInterrupt`.
+    tokens: Whether the nodes are parts of the model at single tokens, instead of heads
+      and networks at all tokens.
+    num_searches: The number of searches, at least 1, each with prompts of its own. The
+      first one gives the circuit. The others say how far it depends on its prompts.
 
   Returns:
     All edges with their scores, the curve, and the shares of the circuit. If the work
@@ -316,7 +383,9 @@ def circuit(
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
-    >>> found = zoo.probing.circuit(saved.model, saved.task, num_prompts=64)
+    >>> found = zoo.probing.circuit(
+    ...   saved.model, saved.task, num_prompts=64, num_searches=1
+    ... )
     >>> len(found.kept) < len(found.edges)
     True
 
@@ -331,39 +400,53 @@ def circuit(
   check_count('seed', seed, minimum=0)
   if minutes is not None:
     check_number('minutes', minutes, above=0.0)
-  choosing, judging = (
-    _pair(task, keep, num_prompts, key)
-    for key in jax.random.split(stream_of(seed, CURVE_STREAM))
-  )
-  graph = graph_of(model, choosing[0])
+  check_truth('tokens', tokens)
+  check_count('num_searches', num_searches)
+  keys = jax.random.split(stream_of(seed, CURVE_STREAM))
+  choosing, judging = (_pair(task, keep, num_prompts, key) for key in keys)
+  graph = (token_graph_of if tokens else graph_of)(model, choosing[0])
   runner = _Runner(model, task, graph, num_prompts, minutes)
   with contextlib.closing(runner.bar):
     clean_loss, corrupt_loss = runner.checked_ends(*choosing)
-    moves, gap = runner.moves(*choosing), corrupt_loss - clean_loss
-    scores = [_share(move, clean_loss, corrupt_loss) for move in moves.T]
-    order = _grown(graph, np.abs([score.mean for score in scores]))
-    search = _Search(runner, choosing, order, corrupt_loss, gap)
+    search = _Search(runner, choosing, clean_loss, corrupt_loss)
     search.run()
-    judged = _judged(runner, judging, order, search.num_kept, seed)
-  if search.is_finished:
-    kept_shares = _kept_shares(graph, moves, np.stack(search.recovered, axis=1), gap)
-  else:
-    kept_shares = None
+    judged = _judged(runner, judging, search.order, search.num_kept, seed)
+    searches = [search] if search.is_finished else []
+    runner.expect((num_searches - 1) * (search.num_sets + 2 + _RUNS_OF_SCORES))
+    with runner.until_stopped():
+      for i in range(1, num_searches):
+        # Splitting the key, for the prompts, takes the first two numbers.
+        pair = _pair(task, keep, num_prompts, jax.random.fold_in(keys[1], 1 + i))
+        ends = runner.losses(*pair, [np.arange(len(graph.edges)), np.arange(0)])
+        other = _Search(runner, pair, *ends)
+        other.run()
+        if other.is_finished:
+          searches.append(other)
+  kept_shares = search.kept_shares() if search.is_finished else None
+  found = [set(of.order[: of.num_kept]) for of in searches]
   edges = []
-  for rank, i in enumerate(order):
+  for rank, i in enumerate(search.order):
     sender, receiver = graph.edges[i]
+    score = _share(search.moves[:, i], clean_loss, corrupt_loss)
     is_kept = rank < search.num_kept or (False if search.has_found else None)
     kept_share = None if kept_shares is None else float(kept_shares[i])
-    edges.append(Edge(sender, receiver, scores[i], is_kept, kept_share))
-  return Circuit(edges=edges, stopped=runner.stopped, **judged)
+    found_share = None
+    if len(found) > 1:
+      found_share = float(np.mean([i in of for of in found]))
+    edges.append(Edge(sender, receiver, score, is_kept, kept_share, found_share))
+  sizes = [of.num_kept for of in searches]
+  return Circuit(edges=edges, sizes=sizes, stopped=runner.stopped, **judged)
 
 
 class _Search:
   """The search for the smallest number of the first edges that recover enough.
 
   Attributes:
-    recovered: What the first n edges recover in each prompt of the search, for n from 1
-      on. A search that is not stopped goes to twice the number that it finds, or a
+    moves: What each edge recovers in each prompt of the search, to the first order.
+    order: The edges in the order in which the set grows.
+    counts: The numbers of edges of the sets that the search may run.
+    recovered: What the sets of the first of these numbers recover in each prompt of the
+      search. A search that is not stopped goes to twice the number that it finds, or a
       little more.
     num_kept: The number of edges that it has found. If it was stopped before, this is
       the number of edges that it has searched; the smallest number is larger.
@@ -375,14 +458,21 @@ class _Search:
     self,
     runner: _Runner,
     prompts: tuple[Prompt, Prompt],
-    order: Int[np.ndarray, ' e'],
+    clean_loss: Float[np.ndarray, ' b'],
     corrupt_loss: Float[np.ndarray, ' b'],
-    gap: Float[np.ndarray, ' b'],
   ):
-    self.runner, self.prompts, self.order = runner, prompts, order
-    self.corrupt_loss, self.gap = corrupt_loss, gap
+    self.runner, self.prompts = runner, prompts
+    self.corrupt_loss, self.gap = corrupt_loss, corrupt_loss - clean_loss
+    self.moves = runner.moves(*prompts)
+    self.order = _grown(runner.graph, np.abs(self.moves.mean(axis=0)))
+    self.counts = _counts(len(self.order))
     self.recovered: list[np.ndarray] = []
     self.num_kept, self.has_found, self.is_finished = 0, False, False
+
+  @property
+  def num_sets(self) -> int:
+    """The number of sets that were run."""
+    return len(self.recovered)
 
   def run(self) -> None:
     """Searches until it is finished or stopped, at first a few numbers of edges."""
@@ -390,40 +480,45 @@ class _Search:
     with self.runner.until_stopped():
       # Twice as many at a time find a number n before 2 n are searched.
       while not self.has_found:
-        self._add(min(len(self.recovered), _AT_ONCE))
+        self._add(min(self.num_sets, _AT_ONCE))
       whole = _FEW * math.ceil(2 * self.num_kept / _FEW)
-      while len(self.recovered) < min(whole, len(self.order)):
-        self._add(min(whole - len(self.recovered), _AT_ONCE))
+      whole = sum(count <= whole for count in self.counts)
+      while self.num_sets < whole:
+        self._add(min(whole - self.num_sets, _AT_ONCE))
       self.is_finished = True
 
   def _add(self, num_sets: int) -> None:
-    """Runs the next sets of edges, each of which has one edge more than the last."""
-    start = len(self.recovered) + 1
-    counts = range(start, min(start + num_sets, len(self.order) + 1))
+    """Runs the next sets of edges, each of which contains the last."""
+    counts = self.counts[self.num_sets : self.num_sets + num_sets]
     losses = self.runner.losses(*self.prompts, [self.order[:n] for n in counts])
-    self.recovered += [self.corrupt_loss - of_set for of_set in losses]
+    recovered = [self.corrupt_loss - of_set for of_set in losses]
+    self.recovered += recovered
     if not self.has_found:
       wanted = _KEPT_SHARE * self.gap.mean()
-      enough = [n for n in counts if self.recovered[n - 1].mean() >= wanted]
-      self.num_kept = min(enough, default=len(self.recovered))
+      pairs = zip(counts, recovered, strict=True)
+      enough = [count for count, of_set in pairs if of_set.mean() >= wanted]
+      self.num_kept = min(enough, default=counts[-1])
       self.has_found = bool(enough) or self.num_kept == len(self.order)
 
+  def kept_shares(self) -> Float[np.ndarray, ' e']:
+    """Returns the share of bootstrap samples in whose circuit each edge is."""
+    recovered = np.stack(self.recovered, axis=1)
+    columns = np.concatenate([self.moves, recovered, self.gap[:, None]], axis=1)
+    num_edges, times_kept = len(self.order), np.zeros(len(self.order))
+    for means in resampled_means(columns, _NUM_SAMPLES):
+      order = _grown(self.runner.graph, np.abs(means[:num_edges]))
+      is_enough = means[num_edges:-1] >= _KEPT_SHARE * means[-1]
+      last = int(is_enough.argmax()) if is_enough.any() else len(is_enough) - 1
+      times_kept[order[: self.counts[last]]] += 1
+    return times_kept / _NUM_SAMPLES
 
-def _kept_shares(
-  graph: Graph,
-  moves: Float[np.ndarray, 'b e'],
-  recovered: Float[np.ndarray, 'b n'],
-  gap: Float[np.ndarray, ' b'],
-) -> Float[np.ndarray, ' e']:
-  """Returns the share of bootstrap samples of prompts in whose circuit each edge is."""
-  columns = np.concatenate([moves, recovered, gap[:, None]], axis=1)
-  num_edges, times_kept = moves.shape[1], np.zeros(moves.shape[1])
-  for means in resampled_means(columns, _NUM_SAMPLES):
-    order = _grown(graph, np.abs(means[:num_edges]))
-    is_enough = means[num_edges:-1] >= _KEPT_SHARE * means[-1]
-    count = int(is_enough.argmax()) + 1 if is_enough.any() else len(is_enough)
-    times_kept[order[:count]] += 1
-  return times_kept / _NUM_SAMPLES
+
+def _counts(num_edges: int) -> list[int]:
+  """Returns the numbers of edges of the sets of a search: all small ones, then some."""
+  counts = [*range(1, min(num_edges, _ONE_BY_ONE) + 1)]
+  while counts[-1] < num_edges:
+    counts.append(min(num_edges, math.ceil(_GROWTH * counts[-1])))
+  return counts
 
 
 def _judged(
@@ -504,14 +599,14 @@ class _Runner:
     self,
     model: Predictor,
     task: Task,
-    graph: Graph,
+    graph: Graph | TokenGraph,
     num_prompts: int,
     minutes: float | None,
   ):
     self.model, self.graph, self.loss = model, graph, LossAtQuery(task)
     self.programs, self.minutes, self.stopped = Programs(), minutes, None
     self.start, self.can_stop = time.monotonic(), False
-    most = max(1, _BYTES // (len(graph.senders) * graph.num_bytes))
+    most = max(1, _BYTES // graph.bytes_per_prompt)
     self.num_batches = math.ceil(num_prompts / most)
     self.bar = progress_bar('circuit', 0, 'run', delay=1.0)
     # The first number is that of two ends and the scores, and the search comes then.
@@ -527,14 +622,14 @@ class _Runner:
 
     Nothing is left of the block if the runner was stopped before.
     """
-    self.can_stop = True
+    before, self.can_stop = self.can_stop, True
     try:
       yield
     except KeyboardInterrupt:
       self.stopped = 'by Ctrl-C'
     except _TimeIsUp:
       self.stopped = self.stopped or f'after {self.minutes:g} minutes'
-    self.can_stop = False
+    self.can_stop = before
 
   def losses(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
@@ -640,7 +735,7 @@ def _measure(
   masks: Bool[Array, 's e'],
   count: Int[Array, ''],
   *,
-  graph: Graph,
+  graph: Graph | TokenGraph,
   loss: LossAtQuery,
 ) -> tuple[Float[Array, 's b *k'], Float[Array, 's b']]:
   """Returns predictions and losses of the first sets of edges; the others are 0.
@@ -648,22 +743,17 @@ def _measure(
   It is called within a function that JAX traces.
   """
   (model,) = models
-  ends = ends_of(model, graph, clean, corrupt)
+  ends: Any = graph.ends(model, clean, corrupt)
 
   def add(i: Int[Array, ''], state: tuple[Array, ...]) -> tuple[Array, ...]:
     predictions, losses, mask_before, added_before = state
-    of_stages = graph.by_stage(masks[i].astype(ends.clean.dtype))
-    before = graph.by_stage(mask_before.astype(ends.clean.dtype))
-    # A stage reads the same as in the last set if no edge until there has changed.
-    pairs = zip(of_stages[:-1], before[:-1], strict=True)
-    is_equal = jnp.stack([jnp.all(new == old) for new, old in pairs])
-    known = KnownRun(added_before, jnp.cumprod(is_equal).astype(bool))
-    streams = with_edges(ends, of_stages)
-    run = run_graph(model, graph, clean, streams, known=known)
+    mask = masks[i].astype(ends.clean.dtype)
+    last = mask_before, added_before
+    run = graph.run(model, clean, ends, mask, last=last)
     return (
       predictions.at[i].set(run.prediction),
       losses.at[i].set(loss(run.prediction, clean)),
-      masks[i],
+      mask,
       run.added,
     )
 
@@ -675,7 +765,7 @@ def _measure(
     for of_set in jax.eval_shape(plain)
   ]
   # Without edges all senders add what they add in the corrupt prompts.
-  state = (*nothing, jnp.zeros_like(masks[0]), ends.corrupt)
+  state = (*nothing, jnp.zeros(masks.shape[1], ends.clean.dtype), ends.corrupt)
   predictions, losses, *_ = jax.lax.fori_loop(0, count, add, state)
   return predictions, losses
 
@@ -685,51 +775,34 @@ def _moves(
   clean: Prompt,
   corrupt: Prompt,
   *,
-  graph: Graph,
+  graph: Graph | TokenGraph,
   loss: LossAtQuery,
 ) -> Float[Array, 'e b']:
   """Returns what each edge adds to the loss of each prompt, to the first order."""
   (model,) = models
-  ends = ends_of(model, graph, clean, corrupt)
-  shape, dtype = ends.clean.shape[1:], ends.clean.dtype
-  whole = graph.by_stage(jnp.ones(len(graph.edges), dtype))
-  nothing = [jnp.zeros((len(stage.receivers), *shape), dtype) for stage in graph.stages]
+  ends: Any = graph.ends(model, clean, corrupt)
+  whole = jnp.ones(len(graph.edges), ends.clean.dtype)
+  nothing = jnp.zeros((len(graph.edges), ends.clean.shape[1]), ends.clean.dtype)
 
-  def slopes(share: Array) -> list[Array]:
+  def slopes(share: Array) -> Float[Array, 'e b']:
     embedded = ends.corrupt[0] + share * (ends.clean[0] - ends.corrupt[0])
 
-    def total(added: list[Array]) -> Array:
-      plain = with_edges(ends, whole)
-      run = run_graph(
-        model, graph, clean, lambda i, sent: plain(i, sent) + added[i], embedded
-      )
+    def total(nudges: Float[Array, 'e b']) -> Array:
+      run = graph.run(model, clean, ends, whole, embedded=embedded, nudges=nudges)
       return loss(run.prediction, clean).sum()
 
     return jax.grad(total)(nothing)
 
-  def add(total: list[Array], share: Array) -> tuple[list[Array], None]:
-    return jax.tree.map(jnp.add, total, slopes(share)), None
+  def add(total: Array, share: Array) -> tuple[Array, None]:
+    return total + slopes(share), None
 
-  shares = (jnp.arange(_NUM_STEPS, dtype=dtype) + 0.5) / _NUM_STEPS
-  sums, _ = jax.lax.scan(add, nothing, shares)
-  return jnp.concatenate(
-    [
-      _products(slope / _NUM_STEPS, ends, stage.num_senders)
-      for slope, stage in zip(sums, graph.stages, strict=True)
-    ]
-  )
+  shares = (jnp.arange(_NUM_STEPS, dtype=whole.dtype) + 0.5) / _NUM_STEPS
+  return jax.lax.scan(add, nothing, shares)[0] / _NUM_STEPS
 
 
-def _products(
-  slope: Float[Array, 'r b n w'], ends: Ends, num_senders: int
-) -> Float[Array, 'e b']:
-  """Returns the change of each sender times the slope at each receiver."""
-  change = ends.clean[:num_senders] - ends.corrupt[:num_senders]
-  products = jnp.einsum('rbnw,ubnw->rub', slope, change)
-  return products.reshape(-1, products.shape[-1])
-
-
-def _grown(graph: Graph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e']:
+def _grown(
+  graph: Graph | TokenGraph, sizes: Float[np.ndarray, ' e']
+) -> Int[np.ndarray, ' e']:
   """Returns the edges in the order in which a set grows from the readout.
 
   The next edge is the one of the largest size among those that lead into a part which

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -18,7 +17,7 @@ from zoo.core.taps import places
 from zoo.measure.predict import run_once
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import checked_module
-from zoo.probing.reach import exchanged, readers
+from zoo.probing.reach import exchanged, readers, values_at
 
 # The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)
@@ -226,15 +225,67 @@ class Graph(NamedTuple):
             outputs[Node(site, head)] = Node(mixer.heads, head)
     return outputs
 
+  @property
+  def bytes_per_prompt(self) -> int:
+    """The bytes of what all senders add to the stream of one prompt."""
+    return len(self.senders) * self.num_bytes
+
   def by_stage(self, values: Array) -> list[Array]:
-    """Splits values of all edges `[e]` into an array `[r, u]` for each stage."""
+    """Splits values of all edges `[e, …]` into an array `[r, u, …]` for each stage."""
     parts, start = [], 0
     for stage in self.stages:
       shape = len(stage.receivers), stage.num_senders
       size = shape[0] * shape[1]
-      parts.append(values[start : start + size].reshape(shape))
+      parts.append(values[start : start + size].reshape(*shape, *values.shape[1:]))
       start += size
     return parts
+
+  def ends(self, model: Any, clean: Prompt, corrupt: Prompt) -> Ends:
+    """Returns what each sender adds in clean and in corrupt prompts.
+
+    It is called within a function that JAX traces.
+    """
+    return ends_of(model, self, clean, corrupt)
+
+  def run(
+    self,
+    model: Any,
+    prompt: Prompt,
+    ends: Ends,
+    mask: Float[Array, ' e'],
+    *,
+    embedded: Float[Array, 'b n w'] | None = None,
+    nudges: Float[Array, 'e b'] | None = None,
+    last: tuple[Array, Array] | None = None,
+  ) -> Run:
+    """Runs a model in which the edges of a mask carry what is added in this run.
+
+    It is called within a function that JAX traces.
+
+    Args:
+      model: The model.
+      prompt: The clean prompts.
+      ends: What the senders add in clean and corrupt prompts.
+      mask: 1 for the edges that carry what is added in this run; all others, with 0,
+        carry what is added in the corrupt prompts.
+      embedded: Embedded tokens that replace those of the prompts.
+      nudges: How much of the change from corrupt to clean is added to each edge.
+      last: The mask of another run of these prompts, and what was added there. What
+        does not differ from it is not computed anew.
+
+    Returns:
+      The prediction, and what each sender added.
+    """
+    of_stages, known = self.by_stage(mask), None
+    if last is not None:
+      before = self.by_stage(last[0])
+      # A stage reads the same as in the last run if no edge until there has changed.
+      pairs = zip(of_stages[:-1], before[:-1], strict=True)
+      is_equal = jnp.stack([jnp.all(new == old) for new, old in pairs])
+      known = KnownRun(last[1], jnp.cumprod(is_equal).astype(bool))
+    changes = None if nudges is None else self.by_stage(nudges)
+    streams = with_edges(ends, of_stages, changes)
+    return run_graph(model, self, prompt, streams, embedded, known)
 
 
 def graph_of(model: Predictor, prompt: Prompt) -> Graph:
@@ -270,12 +321,7 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
     return found
 
   shapes = jax.eval_shape(values)
-  for site in order:
-    if '@' in site:
-      raise UserError(
-        f'the tap at {site.partition("@")[0]!r} is called again in a forward pass; a '
-        'circuit needs a model without loops'
-      )
+  check_is_called_once(order)
   few = jax.tree.map(lambda array: array[:2], prompt)
   by_heads = readers(model, few, [site for site in order if kinds[site] == 'heads'])
   outs = {site for of_heads in by_heads.values() for site in of_heads}
@@ -293,8 +339,8 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   if beside := _reads_beside(model, few, stages):
     raise UserError(
       f'the heads of {name} at {shown(beside)} depend on the residual stream beside '
-      'their queries, keys and values, as by gates or decays; a circuit needs softmax, '
-      'ReLU or linear attention'
+      'their queries, keys and values, as by gates or decays; a circuit of heads needs '
+      'softmax, ReLU or linear attention, and circuit(…, tokens=True) any mixer'
     )
   if stages[-1].senders:
     raise UserError(
@@ -303,6 +349,16 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
     )
   stream = shapes[stages[0].site]
   return Graph(stages, stream.size * stream.dtype.itemsize // len(prompt.x))
+
+
+def check_is_called_once(sites: Sequence[str]) -> None:
+  """Raises UserError if one of the captured values is that of a second call."""
+  for site in sites:
+    if '@' in site:
+      raise UserError(
+        f'the tap at {site.partition("@")[0]!r} is called again in a forward pass; a '
+        'circuit needs a model without loops'
+      )
 
 
 def _stage(
@@ -426,7 +482,7 @@ def run_graph(
   """
   *stages, last = graph.stages
   if embedded is None:
-    embedded = _values(model, prompt, {}, [stages[0].site])[stages[0].site]
+    embedded = values_at(model, prompt, {}, [stages[0].site])[stages[0].site]
   added = [embedded]
   for number, stage in enumerate(stages):
     sent = tuple(added)
@@ -455,7 +511,7 @@ def _added(
   of_networks = read[len(read) - len(stage.networks) :]
   for site, stream in zip(stage.networks, of_networks, strict=True):
     given = {stage.site: lambda _, stream=stream: stream}
-    added.append(_values(model, prompt, given, [site])[site])
+    added.append(values_at(model, prompt, given, [site])[site])
   return added
 
 
@@ -474,7 +530,7 @@ def _added_by_heads(
 
   @jax.jit  # It is traced once. XLA drops the two parts that a call does not need.
   def parts_of(tokens: Array) -> dict[str, Array]:
-    return _values(model, prompt, {stream: lambda _: tokens}, mixer.parts)
+    return values_at(model, prompt, {stream: lambda _: tokens}, mixer.parts)
 
   parts: dict[str, Array] = {}
   for i, site in enumerate(mixer.parts):
@@ -496,31 +552,13 @@ def _heads_apart(
       return value * jnp.expand_dims(chosen, other)
 
     given = {mixer.heads: one_head, **put_back(parts, mixer.parts)}
-    return _values(model, prompt, given, [mixer.out])[mixer.out]
+    return values_at(model, prompt, given, [mixer.out])[mixer.out]
 
   # The last row has no head: it gives the bias alone, which no edge carries.
   dtype = parts[mixer.value].dtype
   rows = jnp.eye(mixer.num_heads + 1, mixer.num_heads, dtype=dtype)
   *added, bias = jax.vmap(added_by)(rows)
   return [of_head - bias for of_head in added]
-
-
-def _values(
-  model: Any,
-  prompt: Prompt,
-  given: Mapping[str, Callable[[Array], Array]],
-  sites: Sequence[str],
-) -> dict[str, Array]:
-  """Returns the values at some sites while functions change the values at others."""
-  values = {}
-
-  def keep(site: str, value: Array) -> Array:
-    values[site] = value
-    return value
-
-  kept = {site: functools.partial(keep, site) for site in sites}
-  exchanged(model, {**given, **kept})(prompt)
-  return values
 
 
 class Ends(NamedTuple):
@@ -557,15 +595,26 @@ def ends_of(model: Any, graph: Graph, clean: Prompt, corrupt: Prompt) -> Ends:
   return Ends(added[0], added[1], streams[0])
 
 
-def with_edges(ends: Ends, masks: Sequence[Array]) -> Streams:
+def with_edges(
+  ends: Ends, masks: Sequence[Array], nudges: Sequence[Array] | None = None
+) -> Streams:
   """Returns streams in which the edges of a mask carry what is added in this run.
 
   All other edges carry what is added in the corrupt prompts. The mask has the form of
-  `Graph.by_stage`, an array `[r, u]` for each stage.
+  `Graph.by_stage`, an array `[r, u]` for each stage. `nudges` `[r, u, b]` say how much
+  of the change from corrupt to clean prompts is added to each edge.
   """
 
   def streams(i: int, added: Sequence[Array]) -> Array:
     moved = [sent - ends.corrupt[j] for j, sent in enumerate(added)]
+    if nudges is not None:
+      change = ends.clean[: len(added)] - ends.corrupt[: len(added)]
+      nudged = jnp.einsum('rub,ubnw->rbnw', nudges[i], change)
+      return (
+        ends.streams[i][None]
+        + nudged
+        + jnp.einsum('ru,ubnw->rbnw', masks[i], jnp.stack(moved))
+      )
     if len(mask := masks[i]) > 1:
       return ends.streams[i][None] + jnp.einsum('ru,ubnw->rbnw', mask, jnp.stack(moved))
     # On a CPU a sum is several times faster than the product of a row and a matrix.

@@ -211,6 +211,73 @@ def readers(
   }
 
 
+def values_at(
+  model: Any,
+  prompt: Prompt,
+  given: Mapping[str, Callable[[Array], Array]],
+  sites: Sequence[str],
+) -> dict[str, Array]:
+  """Returns the values at some sites while functions change the values at others.
+
+  It is called within a function that JAX traces.
+  """
+  values = {}
+
+  def keep(site: str, value: Array) -> Array:
+    values[site] = value
+    return value
+
+  kept = {site: functools.partial(keep, site) for site in sites}
+  exchanged(model, {**given, **kept})(prompt)
+  return values
+
+
+def reached_by_token(
+  model: Predictor, prompt: Prompt, parts: Sequence[tuple[str, str]], last: str
+) -> list[Bool[np.ndarray, 't n']]:
+  """Returns which tokens of the stream reach which tokens of the parts that read it.
+
+  Args:
+    model: A model with taps.
+    prompt: Prompts; two are enough.
+    parts: For each part the site of what it adds to the stream, `[b, n, w]`, and the
+      tap of the stream that it reads.
+    last: The tap of the stream that the readout reads.
+
+  Returns:
+    For each part whether it depends, at the token t, on the stream at the token s. The
+    last array, `[1, n]`, is that of the predictions.
+  """
+  streams = [*dict.fromkeys([*(stream for _, stream in parts), last])]
+
+  def reached(models: Sequence[Any], prompt: Prompt) -> list[Bool[Array, 's t']]:
+    (model,) = models
+    values, _ = recorded(model, prompt, streams)
+
+    def from_token(s: Int[Array, '']) -> list[Bool[Array, ' t']]:
+      def results_in(trial: Int[Array, '']) -> list[Array]:
+        def disturbed(stream: str) -> dict[str, Callable[[Array], Array]]:
+          value = values[stream]
+          is_chosen = (jnp.arange(value.shape[1]) == s)[None, :, None]
+          new = _disturbed(jnp.broadcast_to(is_chosen, value.shape), trial, value)
+          return {stream: lambda _: new}
+
+        results = [
+          values_at(model, prompt, disturbed(stream), [site])[site]
+          for site, stream in parts
+        ]
+        prediction = exchanged(model, disturbed(last))(prompt)
+        return [*results, prediction[:, None]]
+
+      found = jax.lax.map(results_in, jnp.arange(_NUM_TRIALS))
+      by_token = jax.vmap(_has_changed, in_axes=(1, 2))
+      return [by_token(of[0], of[1:]) for of in found]
+
+    return jax.lax.map(from_token, jnp.arange(values[last].shape[1]))
+
+  return [np.asarray(of).T for of in run_once(reached, [model], prompt)]
+
+
 def _part_disturbed(part: Any, trial: Int[Array, ''], value: Any) -> Array:
   """Returns a value with its part, an index as in NumPy, as it is in a trial."""
   value = jnp.asarray(value)
