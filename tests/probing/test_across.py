@@ -155,6 +155,7 @@ def test_permuted_prompts_are_exceeded_by_chance_in_one_of_twenty_cases():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_heads_of_untrained_models_hold_no_more_than_chance():
   models = [_transformer(seed) for seed in range(3)]
   bare = [_transformer(seed) for seed in range(3, 8)]
