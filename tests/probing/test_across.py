@@ -183,6 +183,7 @@ def test_a_pair_is_above_untrained_models_no_more_often_than_said(k):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_heads_of_untrained_models_hold_no_more_than_chance():
   models = [_transformer(seed) for seed in range(3)]
   bare = [_transformer(seed) for seed in range(3, 8)]

@@ -965,7 +965,10 @@ QUICK = [
 ]
 # They take ten seconds, and share their code with another instrument or case, or have
 # the same claim in a file of their own.
-_FULL = {'circuit', 'effects, integrated', 'probe_latents', 'strategies'}
+_FULL = {
+  *('circuit', 'effects', 'effects, integrated', 'probe_latents', 'sampled_algorithm'),
+  'strategies',
+}
 
 
 @pytest.mark.usefixtures('traced_once')
@@ -992,12 +995,10 @@ COVERED = [name for name in CASES if CASES[name].covers]
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures('traced_once')
-@pytest.mark.parametrize(
-  'name',
-  mostly_full([], COVERED, slow=['risks']),
-)
+@pytest.mark.parametrize('name', COVERED)
 def test_intervals_contain_the_truth_as_often_as_they_say(name):
   case = _resolved(CASES[name])
   planted = {of: case.planted[of] for of in case.covers}

@@ -65,8 +65,7 @@ def test_paths_and_matched_heads_have_pictures():
   table = PathEffects(Node('layers.1.mixer.in'), _GAP, _GAP, _GAP, Rows(paths))
   axes = plot_head_table(table, 'recovered')
   assert _texts(axes) == {(0, 0): '0.25\n± 0.02'}
-  lone = Estimate(0.9, math.nan, 1)
-  row = Matched('blocks.1.heads', 0, 'head 1', lone, 0.9, None, None, True)
+  row = Matched('blocks.1.heads', 0, 'head 1', 0.9, 0.9, None, None, True)
   axes = plot_head_table(Rows([row]), 'correlation')
   assert _texts(axes) == {(0, 0): '0.90'}
   assert _labels(axes) == ['blocks.1.heads']

@@ -14,6 +14,7 @@ from scipy import integrate, spatial, stats
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_slow
 from tests.sequences import all_sequences, prompt_of
 from tests.tasks import host
 
@@ -526,18 +527,22 @@ def test_supports_of_sparse_regression():
 
 @pytest.mark.parametrize(
   ('name', 'fields'),
-  [
-    ('task_pool', {'num_features': 2, 'num_tasks': 5}),
-    ('urns', {'num_urns': 4}),
-    ('urns', {'num_urns': None}),
-    ('markov_chain', {'num_chains': 4, 'num_symbols': 3}),
-    ('markov_chain', {'num_chains': 4, 'order': 2}),
-    ('markov_chain', {'order': 2}),
-    ('markov_chain', {}),
-    ('linear_regression', {'num_features': 2, 'noise_std': 0.5}),
-    ('labelled_clusters', {'num_features': 3, 'burstiness': 2, 'context_length': 4}),
-    ('labelled_clusters', {'num_features': 3, 'burstiness': 0, 'context_length': 4}),
-  ],
+  mostly_slow(
+    [
+      ('markov_chain', {'num_chains': 4, 'num_symbols': 3}),
+      ('linear_regression', {'num_features': 2, 'noise_std': 0.5}),
+    ],
+    [
+      ('task_pool', {'num_features': 2, 'num_tasks': 5}),
+      ('urns', {'num_urns': 4}),
+      ('urns', {'num_urns': None}),
+      ('markov_chain', {'num_chains': 4, 'order': 2}),
+      ('markov_chain', {'order': 2}),
+      ('markov_chain', {}),
+      ('labelled_clusters', {'num_features': 3, 'burstiness': 2, 'context_length': 4}),
+      ('labelled_clusters', {'num_features': 3, 'burstiness': 0, 'context_length': 4}),
+    ],
+  ),
 )
 def test_the_prediction_of_the_own_belief_is_that_of_bayes(name, fields):
   task: Any = zoo.create_task(name, **{'context_length': 6} | fields)
