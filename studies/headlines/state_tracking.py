@@ -64,10 +64,10 @@ _MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 }
 # The models in the legend of the figure.
 _WORDS = {
-  'parity_delta_negative': 'parity, delta with eigenvalues in [−1, 1]',
+  'parity_delta_negative': 'parity, delta in [−1, 1]',
   'parity_mamba3': 'parity, mamba3',
   'addition_mamba3': 'sums modulo 3, mamba3',
-  'parity_delta': 'parity, delta',
+  'parity_delta': 'parity, delta in [0, 1]',
   'parity_mamba2': 'parity, mamba2',
   'parity_softmax': 'parity, softmax attention',
 }
