@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from benchmarks import linear, models
+from benchmarks import linear, models, transformer
+from zoo.core.errors import check_name
 from zoo.reports.style import drawing_of
 
 
@@ -18,12 +19,13 @@ def run(
   names: Sequence[str] | None,
   smoke: bool,
 ) -> dict[str, Any]:
-  """Times linear attention, the scaling of it, or other models; prints the results.
+  """Times cases, the scaling of linear attention, or models; prints the results.
 
   Args:
     repeats: Number of timings of each program (≥ 1).
     seconds: Duration of a timing (> 0).
-    cases: The cases of linear attention, used if `picture` and `names` are None.
+    cases: Cases of linear attention, or `transformer`, used if `picture` and `names`
+      are None.
     picture: The file for a picture of the scaling with the sizes, which is measured if
       it is given.
     names: Other models, which are timed if they are given.
@@ -47,8 +49,15 @@ def run(
     results['models'] = models.measure(by_name, repeats, seconds)
     print(models.table(results['models']))
   elif picture is None:
-    results |= linear.measure(cases, variant, repeats, seconds)
-    print(linear.table(results))
+    for case in cases:
+      check_name('--cases:', case, (*linear.NAMES, transformer.NAME))
+    of_linear = [case for case in cases if case != transformer.NAME]
+    if of_linear:
+      results |= linear.measure(of_linear, variant, repeats, seconds)
+      print(linear.table(results))
+    if transformer.NAME in cases:
+      results['transformer'] = transformer.measure(repeats, seconds, smoke)
+      print(transformer.table(results['transformer']))
   else:
     results['scaling'] = linear.scale(variant, repeats, seconds, 2 if smoke else None)
     figure = drawing_of(linear.plot_scaling(results['scaling']))

@@ -7,12 +7,13 @@ This is the usual program for the setting of Garg et al. (arXiv 2208.01066). The
 is `GPT2Model` of the library transformers between two linear layers. It reads tokens
 x_1, y_1, x_2, … with d = 20 and 41 points, and Adam minimises the squared error at
 every x on 64 new prompts per step. With --compile the model is compiled by
-torch.compile, whose time is not counted. The program needs
-benchmarks/requirements.txt, but not this library.
+torch.compile, whose time is not counted. The program needs torch and transformers,
+which the extra `llm` installs, but not this library.
 """
 
 import argparse
 import time
+from collections.abc import Callable
 
 import torch
 from transformers import GPT2Config, GPT2Model
@@ -29,12 +30,19 @@ NUM_FEATURES, NUM_POINTS, BATCH_SIZE = 20, 41, 64
 class Transformer(torch.nn.Module):
   """GPT-2 between a linear embedding of the tokens and a linear readout."""
 
-  def __init__(self, num_layers: int, width: int, num_heads: int):
+  def __init__(
+    self,
+    num_layers: int,
+    width: int,
+    num_heads: int,
+    num_features: int,
+    num_points: int,
+  ):
     super().__init__()
-    self.read_in = torch.nn.Linear(NUM_FEATURES, width)
+    self.read_in = torch.nn.Linear(num_features, width)
     self.body = GPT2Model(
       GPT2Config(
-        n_positions=2 * NUM_POINTS,
+        n_positions=2 * num_points,
         n_embd=width,
         n_layer=num_layers,
         n_head=num_heads,
@@ -55,22 +63,27 @@ class Transformer(torch.nn.Module):
     return self.read_out(body[:, ::2])[..., 0]
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--size', choices=SIZES, default='gpt2_tiny')
-  parser.add_argument('--seconds', type=float, default=5.0)
-  parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
-  parser.add_argument('--compile', action='store_true')
-  arguments = parser.parse_args()
+def make_run(
+  num_layers: int,
+  width: int,
+  num_heads: int,
+  num_features: int = NUM_FEATURES,
+  num_points: int = NUM_POINTS,
+  batch_size: int = BATCH_SIZE,
+  *,
+  device: str = 'cpu',
+  is_compiled: bool = False,
+) -> Callable[[int], None]:
+  """Returns a function that takes a number of training steps and waits for them."""
   torch.manual_seed(0)
-  torch.set_default_device(arguments.device)
-  model = Transformer(*SIZES[arguments.size])
-  predict = torch.compile(model) if arguments.compile else model
+  with torch.device(device):
+    model = Transformer(num_layers, width, num_heads, num_features, num_points)
+  predict = torch.compile(model) if is_compiled else model
   optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
   def step() -> None:
-    w = torch.randn(BATCH_SIZE, NUM_FEATURES)
-    x = torch.randn(BATCH_SIZE, NUM_POINTS, NUM_FEATURES)
+    w = torch.randn(batch_size, num_features, device=device)
+    x = torch.randn(batch_size, num_points, num_features, device=device)
     y = (x @ w[:, :, None])[..., 0]
     loss = ((predict(x, y) - y) ** 2).mean()
     optimizer.zero_grad()
@@ -78,21 +91,31 @@ def main() -> None:
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 
-  def wait() -> None:
+  def run(steps: int) -> None:
+    for _ in range(steps):
+      step()
     # A GPU works on after the call of a step has returned.
-    if arguments.device == 'cuda':
+    if device == 'cuda':
       torch.cuda.synchronize()
 
-  for _ in range(5):
-    step()
-  wait()
+  return run
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+  parser.add_argument('--size', choices=SIZES, default='gpt2_tiny')
+  parser.add_argument('--seconds', type=float, default=5.0)
+  parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
+  parser.add_argument('--compile', action='store_true')
+  arguments = parser.parse_args()
+  run = make_run(
+    *SIZES[arguments.size], device=arguments.device, is_compiled=arguments.compile
+  )
+  run(5)
   start, steps = time.perf_counter(), 0
   while time.perf_counter() - start < arguments.seconds:
-    step()
-    steps += 1
-    if steps % 10 == 0:
-      wait()
-  wait()
+    run(10)
+    steps += 10
   print(steps / (time.perf_counter() - start))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.extend
 import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
@@ -114,6 +115,12 @@ class Steps:
     """Computes on the mesh of the config, in its precision."""
     with on_mesh(self.mesh, self.config):
       yield
+
+  def jaxpr(self) -> jax.extend.core.Jaxpr:
+    """Returns the program of the steps, whose `while` loop has one step."""
+    with self.computing():
+      arguments = self.state, self.key, np.int32(0), np.int32(1), self._numbers
+      return jax.make_jaxpr(self._steps)(*arguments).jaxpr
 
   def run(self, steps: int) -> PyTree:
     """Runs steps from the state of the last call, and returns the new state.

@@ -1,13 +1,17 @@
 """Measures the time of one layer of each mixer, relative to softmax attention.
 
-  python -m benchmarks.mixers
+  python -m benchmarks.mixers --nocompilation_cache
   python -m benchmarks.mixers --mixers=delta,kda --tokens=41 --repeats=5
 
 Two programs are timed: the forward pass alone, and the forward pass with the gradient
 with respect to all weights and the tokens. Layers have width 64 and 2 heads, and read
-32 prompts of 41 or of 512 tokens. Use an idle machine; the programs take turns.
+4,096 tokens: 99 prompts of 41, or 4 prompts of 1,024. The programs take turns. Use an
+idle machine; on a busy one the ratios of processor times are more exact than those of
+the times. The last column has the processor seconds that the gradient takes to trace
+and to compile. With compiled programs on the disk it would be the time to read them.
 """
 
+import time
 from collections.abc import Callable
 
 import jax
@@ -17,25 +21,32 @@ from absl import flags
 from flax import nnx
 
 import zoo
-from benchmarks.harness import Contender, of_steps, time_in_turns
+from benchmarks.harness import of_steps, time_in_turns
 from launch import cli
 from zoo.core import registry
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.tables import format_table
 from zoo.mixers import Slot
 
-_BATCH, _WIDTH, _HEADS = 32, 64, 2
-_BASE = 'softmax'
+_BATCH_TOKENS, _WIDTH, _HEADS = 4096, 64, 2
+_BASE, _PARTS = 'softmax', ('forward', 'gradient')
 
 flags.adopt_module_key_flags(cli)
 _MIXERS = flags.DEFINE_list('mixers', None, 'Names of mixers. Default: all.')
-_TOKENS = flags.DEFINE_list('tokens', ['41', '512'], 'Numbers of tokens.')
+_TOKENS = flags.DEFINE_list('tokens', ['41', '1024'], 'Numbers of tokens of a prompt.')
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'Runs of each program, in turns.')
 _SECONDS = flags.DEFINE_float('seconds', 0.5, 'Duration of a run in seconds.')
 
 
-def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
-  """Returns programs that run a number of steps: forward pass, and gradient."""
+def programs(
+  name: str, num_tokens: int
+) -> tuple[dict[str, Callable[[int], object]], float]:
+  """Compiles the forward pass of a mixer, and its gradient.
+
+  Returns:
+    Functions that run a number of steps of each; and the processor seconds that the
+    gradient took to trace and to compile.
+  """
 
   def build() -> nnx.Module:
     slot = Slot(_WIDTH, _HEADS)
@@ -43,7 +54,8 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
 
   graph = nnx.graphdef(nnx.eval_shape(build))
   weights = jax.jit(lambda: nnx.state(build()))()
-  drawn = np.random.default_rng(0).normal(size=(_BATCH, num_tokens, _WIDTH))
+  batch = max(1, _BATCH_TOKENS // num_tokens)
+  drawn = np.random.default_rng(0).normal(size=(batch, num_tokens, _WIDTH))
   tokens = jnp.asarray(drawn, 'float32')
 
   def forward(weights: nnx.State, tokens: jax.Array) -> jax.Array:
@@ -53,7 +65,7 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
     return jnp.square(forward(weights, tokens)).mean()
 
   def repeated(program: Callable) -> Callable[[int], object]:
-    compiled = jax.jit(program)
+    compiled = jax.jit(program).lower(weights, tokens).compile()
 
     def run(steps: int) -> object:
       outputs = [compiled(weights, tokens) for _ in range(steps)]
@@ -61,29 +73,35 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
 
     return run
 
-  gradient = jax.grad(loss, argnums=(0, 1))
-  return {'forward': repeated(forward), 'gradient': repeated(gradient)}
+  by_part = {'forward': repeated(forward)}
+  start = time.process_time()
+  by_part['gradient'] = repeated(jax.grad(loss, argnums=(0, 1)))
+  return by_part, time.process_time() - start
 
 
 def measure(
   names: list[str], lengths: list[int], repeats: int, seconds: float
 ) -> list[tuple[str, ...]]:
-  """Returns rows of the table: mixer, tokens, and both times relative to softmax."""
+  """Returns rows of the table: mixer, tokens, ratios to softmax, time to compile."""
   rows = []
   for length in lengths:
-    contenders: dict[tuple[str, str], Contender] = {
-      (name, part): of_steps(f'{name}, {length} tokens, {part}', run)
-      for name in dict.fromkeys([_BASE, *names])
-      for part, run in programs(name, length).items()
-    }
+    contenders, seconds_to_compile = {}, {}
+    for name in dict.fromkeys([_BASE, *names]):
+      by_part, seconds_to_compile[name] = programs(name, length)
+      for part, run in by_part.items():
+        label = f'{name}, {length} tokens, {part}'
+        contenders[name, part] = of_steps(label, run)
     time_in_turns([*contenders.values()], repeats, seconds)
-    speed = {key: contender.rates['median'] for key, contender in contenders.items()}
     for name in names:
+      forward, gradient = (contenders[name, part] for part in _PARTS)
+      base_forward, base_gradient = (contenders[_BASE, part] for part in _PARTS)
       ratios = (
-        f'{speed[_BASE, part] / speed[name, part]:.2f}'
-        for part in ('forward', 'gradient')
+        base_forward.rates['median'] / forward.rates['median'],
+        base_gradient.rates['median'] / gradient.rates['median'],
+        gradient.cpu_ms_per_step / base_gradient.cpu_ms_per_step,
       )
-      rows.append((name, str(length), *ratios))
+      cells = (f'{ratio:.2f}' for ratio in ratios)
+      rows.append((name, str(length), *cells, f'{seconds_to_compile[name]:.1f}'))
   return rows
 
 
@@ -98,7 +116,8 @@ def main() -> None:
   repeats = check_count('--repeats', _REPEATS.value)
   seconds = check_number('--seconds', _SECONDS.value, above=0.0)
   rows = measure([*names], lengths, repeats, seconds)
-  print(format_table(rows, ('mixer', 'tokens', 'forward', 'gradient')))
+  header = 'mixer', 'tokens', 'forward', 'gradient', 'gradient CPU', 'compile CPU-s'
+  print(format_table(rows, header))
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 
   python -m launch.benchmark                       # under two minutes on two cores
   python -m launch.benchmark --cases=heads,context,sweep --json=benchmark.json
+  python -m launch.benchmark --cases=transformer --repeats=7 --seconds=3
   python -m launch.benchmark --scaling=scaling.png
   python -m launch.benchmark --models=gpt2_tiny,gpt2_small,delta,lstm
 
@@ -31,8 +32,10 @@ _SECONDS = flags.DEFINE_float('seconds', 0.25, 'Duration of one timing in second
 _CASES = flags.DEFINE_list(
   'cases',
   ['lsa', 'yq_lsa', 'ltb', 'multi_head_lsa'],
-  'Cases of linear attention to time: `lsa`, `yq_lsa`, `ltb`, `multi_head_lsa` (11 '
-  'heads), `heads` (64 heads), `context` (10,000 examples) or `sweep` (32 points).',
+  'Cases to time. Of linear attention: `lsa`, `yq_lsa`, `ltb`, `multi_head_lsa` (11 '
+  'heads), `heads` (64 heads), `context` (10,000 examples) or `sweep` (32 points). '
+  '`transformer` is a transformer beside PyTorch, plain Flax and the matrix products '
+  'of its step.',
 )
 _SCALING = flags.DEFINE(
   cli.File(),

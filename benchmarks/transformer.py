@@ -1,0 +1,189 @@
+"""The speed of training a transformer beside plain programs and a lower bound.
+
+Five programs are timed, all in the setting of arXiv 2208.01066 with three layers:
+
+- `PyTorch` and `torch.compile` are benchmarks/gpt2_pytorch.py. They need the extra
+  `llm`.
+- `plain Flax` is benchmarks/gpt2_flax.py.
+- `zoo` is the compiled steps that `launch.main` runs.
+- `bound` computes only the matrix products of such a step, forward and backward, in
+  their shapes. Its inputs are ready and its products do not wait for one another, so
+  that no step with these products can be faster.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import gpt2_flax, models
+from benchmarks.harness import Contender, Steps, of_steps, time_in_turns
+from zoo.core.tables import format_table
+
+NAME = 'transformer'
+_SIZE = 'gpt2_tiny'
+
+
+class Product(NamedTuple):
+  """A matrix product of a program.
+
+  Attributes:
+    left: Shape and type of the first factor.
+    right: Shape and type of the second factor.
+    params: The parameters of `jax.lax.dot_general`.
+  """
+
+  left: jax.ShapeDtypeStruct
+  right: jax.ShapeDtypeStruct
+  params: Mapping[str, Any]
+
+
+def products_of(jaxpr: jax.extend.core.Jaxpr) -> list[Product]:
+  """Returns the matrix products of a program, those of a scan as often as they run.
+
+  Products in a `while` loop count once, as in `product_flops`.
+  """
+  products = []
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      left, right = (
+        jax.ShapeDtypeStruct(factor.aval.shape, factor.aval.dtype)
+        for factor in equation.invars
+      )
+      products.append(Product(left, right, equation.params))
+    within = jax.extend.core.jaxprs_in_params(equation.params)
+    inner = [product for part in within for product in products_of(part)]
+    products += equation.params.get('length', 1) * inner
+  return products
+
+
+def bound(steps: Steps) -> Callable[[int], object]:
+  """Returns a program that computes only the matrix products of training steps."""
+  products = products_of(steps.jaxpr())
+  factors = {(*of.shape, of.dtype) for product in products for of in product[:2]}
+  rng = np.random.default_rng(0)
+  # Products of equal shapes share their factors, which so stay in the cache.
+  arrays = {
+    key: jnp.asarray(rng.normal(size=key[:-1]) / math.sqrt(key[-2]), key[-1])
+    for key in factors
+  }
+
+  @jax.jit
+  def multiply(arrays: Any, steps: jax.Array) -> jax.Array:
+    def step(number: jax.Array, total: jax.Array) -> jax.Array:
+      outputs = []
+      for left, right, params in products:
+        # The barrier hides from XLA that products, or steps, compute the same.
+        first, second, _ = jax.lax.optimization_barrier(
+          (
+            arrays[(*left.shape, left.dtype)],
+            arrays[(*right.shape, right.dtype)],
+            number,
+          )
+        )
+        outputs.append(jax.lax.dot_general_p.bind(first, second, **params))
+      # A barrier keeps XLA from computing only the entries that are read.
+      for output in jax.lax.optimization_barrier(outputs):
+        total += output.ravel()[0].astype(total.dtype)
+      return total
+
+    return jax.lax.fori_loop(0, steps, step, jnp.zeros(()))
+
+  def run(count: int) -> object:
+    with steps.computing():
+      return jax.block_until_ready(multiply(arrays, jnp.int32(count)))
+
+  return run
+
+
+def has_pytorch() -> bool:
+  """Returns whether the libraries of benchmarks/gpt2_pytorch.py are installed."""
+  return all(map(importlib.util.find_spec, ('torch', 'transformers')))
+
+
+def programs(smoke: bool) -> dict[str, Callable[[int], object]]:
+  """Returns functions that take a number of training steps, by the names of programs.
+
+  Args:
+    smoke: Whether sizes are tiny, so that the speeds mean nothing.
+  """
+  config = models.model_config(_SIZE, smoke)
+  sizes = gpt2_flax.SIZES[_SIZE]
+  task = config.task.arguments
+  setting = (
+    task['num_features'],
+    task['context_length'] + 1,
+    config.train.batch_size,
+  )
+  by_name: dict[str, Callable[[int], object]] = {}
+  if has_pytorch():
+    from benchmarks import gpt2_pytorch
+
+    device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
+    for name, is_compiled in (('PyTorch', False), ('torch.compile', True)):
+      by_name[name] = gpt2_pytorch.make_run(
+        *sizes, *setting, device=device, is_compiled=is_compiled
+      )
+  steps = Steps(config)
+  by_name['plain Flax'] = gpt2_flax.make_run(*sizes, *setting)
+  by_name['zoo'] = steps.run
+  by_name['bound'] = bound(steps)
+  return by_name
+
+
+def measure(repeats: int, seconds: float, smoke: bool) -> list[dict[str, Any]]:
+  """Times the programs in turns; returns the speeds and CPU times of each.
+
+  Args:
+    repeats: Number of timings of each program.
+    seconds: Duration of a timing.
+    smoke: Whether sizes are tiny, so that the speeds mean nothing.
+  """
+  contenders = {
+    name: of_steps(f'{NAME}, {name}', run) for name, run in programs(smoke).items()
+  }
+  time_in_turns([*contenders.values()], repeats, seconds)
+  return rows(contenders)
+
+
+def rows(contenders: Mapping[str, Contender]) -> list[dict[str, Any]]:
+  """Returns the speeds and CPU times of programs, and their ratios to `zoo`."""
+  zoo = contenders['zoo']
+  return [
+    {
+      'program': name,
+      'steps_per_second': contender.rates,
+      'cpu_ms_per_step': contender.cpu_ms_per_step,
+      'time_over_zoo': zoo.rates['median'] / contender.rates['median'],
+      'cpu_over_zoo': contender.cpu_ms_per_step / zoo.cpu_ms_per_step,
+    }
+    for name, contender in contenders.items()
+  ]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+  """Returns the results as a table for a terminal."""
+  cells = [
+    [
+      row['program'],
+      *(f'{row["steps_per_second"][name]:.2f}' for name in ('min', 'median', 'max')),
+      f'{row["cpu_ms_per_step"]:.1f}',
+      f'{row["time_over_zoo"]:.2f}',
+      f'{row["cpu_over_zoo"]:.2f}',
+    ]
+    for row in rows
+  ]
+  header = 'steps/s', 'min', 'median', 'max', 'CPU-ms/step', 'time ÷ zoo', 'CPU ÷ zoo'
+  text = format_table(cells, header)
+  if 'PyTorch' not in {row['program'] for row in rows}:
+    text += (
+      '\nPyTorch was not timed: torch or transformers is not installed (the extra llm)'
+    )
+  return text
