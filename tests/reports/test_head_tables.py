@@ -1,7 +1,5 @@
 """Pictures of layers and heads: each number stands in its place, with its error."""
 
-import math
-
 import pytest
 
 from tests.compare import refuses
