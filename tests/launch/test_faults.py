@@ -55,6 +55,7 @@ def uninterrupted(tmp_path, start_run):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_killed_at_random_and_stopped_a_run_has_the_same_bits(
   tmp_path, start_run, uninterrupted, full
