@@ -45,7 +45,7 @@ def test_intervals_of_an_accuracy_contain_the_confidence(num_prompts, sure):
       confidence = np.maximum(generator.beta(20, 1, size=num_prompts), 0.5)
     else:
       confidence = generator.uniform(0.5, 1.0, size=num_prompts)
-    correct = generator.random(num_prompts) < confidence
+    correct = (generator.random(num_prompts) < confidence).astype(float)
     found = _reliability(confidence, correct, 10, seed=0)
     hits += [_within(row.accuracy, row.confidence) for row in found.rows]
     above.append(found.ece > found.null)
