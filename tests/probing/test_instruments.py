@@ -966,7 +966,7 @@ QUICK = [
 # They take ten seconds, and share their code with another instrument or case, or have
 # the same claim in a file of their own.
 _FULL = {
-  *('circuit', 'effects', 'effects, integrated', 'probe_beliefs', 'probe_latents'),
+  *('circuit', 'effects', 'effects, integrated', 'probe_latents'),
   *('sampled_algorithm', 'strategies'),
 }
 
