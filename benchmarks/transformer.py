@@ -53,10 +53,8 @@ def products_of(jaxpr: jax.extend.core.Jaxpr) -> list[Product]:
   products = []
   for equation in jaxpr.eqns:
     if equation.primitive.name == 'dot_general':
-      left, right = (
-        jax.ShapeDtypeStruct(factor.aval.shape, factor.aval.dtype)
-        for factor in equation.invars
-      )
+      avals: list[Any] = [factor.aval for factor in equation.invars]
+      left, right = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
       products.append(Product(left, right, equation.params))
     within = jax.extend.core.jaxprs_in_params(equation.params)
     inner = [product for part in within for product in products_of(part)]
