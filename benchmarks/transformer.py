@@ -7,8 +7,8 @@ Five programs are timed, all in the setting of arXiv 2208.01066 with three layer
 - `plain Flax` is benchmarks/gpt2_flax.py.
 - `zoo` is the compiled steps that `launch.main` runs.
 - `bound` computes only the matrix products of such a step, forward and backward, in
-  their shapes. Its inputs are ready in memory, and its products do not wait for one
-  another.
+  their shapes. Its products do not wait for one another. It reads each factor from
+  memory, where a step finds some in the cache, so it is not a strict lower bound.
 """
 
 from __future__ import annotations
