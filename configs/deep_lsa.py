@@ -32,7 +32,6 @@ def get_config(variant: str = '') -> ConfigDict:
   model.guess_bias = 0.0  # β of the fixed guess, in the units of the labels.
 
   config.task.num_features = 5
-  config.task.prior_mean = 0.0
   # Each token holds an example with its label, so only the query can be predicted.
   config.objective.positions = 'query'
   config.optimizer.learning_rate = 2e-3

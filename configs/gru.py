@@ -32,7 +32,6 @@ def get_config(variant: str = '') -> ConfigDict:
   model.head = 'point'
 
   config.task.num_features = 5
-  config.task.prior_mean = 0.0
   # One pass predicts the label of every example from the examples before it.
   config.objective.positions = 'every'
   config.optimizer.learning_rate = 2e-3

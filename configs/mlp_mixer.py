@@ -29,7 +29,6 @@ def get_config(variant: str = '') -> ConfigDict:
   model.head = 'point'
 
   config.task.num_features = 5
-  config.task.prior_mean = 0.0
   # Each token holds an example with its label, so only the query can be predicted.
   config.objective.positions = 'query'
   config.optimizer.learning_rate = 2e-3

@@ -22,6 +22,7 @@ def get_config(variant: str = '') -> ConfigDict:
   model.guess = 'linear'
   model.init_scale = 0.1  # Standard deviation of the initial coefficients (≥ 0).
 
+  config.task.prior_mean = 2.0  # w*: a number, or one for each feature.
   config = common.with_variant(config, variant)
   # Only the risk of linear regression has a formula.
   if config.task.name == 'linear_regression':

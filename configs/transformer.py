@@ -91,7 +91,6 @@ def get_config(variant: str = '') -> ConfigDict:
   _apply(model, names)
 
   config.task.num_features = 5
-  config.task.prior_mean = 0.0
   # With a causal mask one pass predicts every example from those before it. With `set`
   # every token sees all examples, so only the query can be predicted.
   config.objective.positions = 'query' if 'set' in names else 'every'

@@ -19,7 +19,6 @@ def get_config(variant: str = '') -> ConfigDict:
   model.width = 32  # ≥ 1
 
   config.task.num_features = 5
-  config.task.prior_mean = 0.0
   config.objective.positions = 'every'
   config.optimizer.learning_rate = 3e-3
   config.train.batch_size = 256

@@ -26,8 +26,7 @@ def default_fields() -> Any:
   """Returns a config with the default of each field of `FIELDS`.
 
   The name of the model is None, which is refused unless a file sets it. The task is
-  that of Table 1 of arXiv 2512.04268: linear regression with the prior mean 2, where
-  the class has 0.
+  linear regression, with the defaults of its class.
   """
   config: Any = ConfigDict()
   for name, field in FIELDS.items():
@@ -43,7 +42,6 @@ def default_fields() -> Any:
       holder[key] = ConfigDict() if field.kind is dict else field.default
   config.model = ConfigDict({'name': placeholder(str)})
   config.task = task_section('linear_regression')
-  config.task.prior_mean = 2.0
   return config
 
 
@@ -57,8 +55,7 @@ def default_config(model: str, task: str = 'linear_regression') -> Any:
       section `model` has the defaults of its constructor; an argument without a default
       is None.
     task: The name of a registered task, such as `zoo.list_tasks` returns. The section
-      `task` has the defaults of its class. Linear regression is an exception: it has
-      the task of all config files, whose prior mean is 2.
+      `task` has the defaults of its class.
 
   Returns:
     A `ConfigDict` that is locked: its fields can be set, and no others can be added.

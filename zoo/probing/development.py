@@ -109,11 +109,11 @@ def over_training(
     >>> def loss(model, task, seed):
     ...   return zoo.curve(model, task, 64, lengths=[5], seed=seed).mean[0]
     >>> print(zoo.probing.over_training(['runs/0', 'runs/1'], loss))
-    step            value  num_runs
-    1      55.637 ± 7.078         2
-    2     54.832 ± 13.283         2
-    3     54.310 ± 17.158         2
-    4     54.145 ± 18.345         2
+    step           value  num_runs
+    1     11.509 ± 1.093         2
+    2     11.495 ± 1.011         2
+    3     11.487 ± 1.039         2
+    4     11.485 ± 1.030         2
   """
   if isinstance(runs, str | os.PathLike) or not runs:
     raise UserError(f'runs is {runs!r}; it must be a list of one or more folders')

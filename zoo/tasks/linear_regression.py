@@ -57,8 +57,8 @@ class LinearRegression(LinearFunctions):
 
   Covariances and the prior mean are kept as float64 on the host, so that the formulas
   lose no precision. By default the prior mean is 0, as in most papers. The config files
-  of single layers of linear attention and of `sequential`, and `zoo.default_config`,
-  have the task of Table 1 of arXiv 2512.04268, whose prior mean is 2.
+  of single layers of linear attention and of `sequential` have the task of Table 1 of
+  arXiv 2512.04268, whose prior mean is 2.
 
   Args:
     num_features: Number of features d ≥ 1.
