@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.extend
 import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
