@@ -56,7 +56,8 @@ class Estimate:
     stderr: The standard error of the mean; 0 for a number that is known exactly, NaN
       for a single draw.
     num: The number of independent draws. Infinity stands for many draws whose number
-      is not known, as in files that have a mean and its standard error alone.
+      is not known, as in files that have a mean and its standard error alone. In a
+      difference of two means it is Welch's degrees of freedom plus 1.
 
   Example:
     >>> found = Estimate(mean=0.31, stderr=0.01, num=512)
@@ -105,9 +106,10 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-  """A number with an interval that is not that of a mean by Student's t.
+  """A number, and both ends of its interval.
 
-  Shares have such an interval, since it is never below 0 or above 1, and so has what
+  Functions return it where the interval is not `mean ± half` of an `Estimate`: shares
+  of hits, whose interval is never below 0 or above 1, shares of a small gap, and what
   one more draw would be. It prints with its confidence, unless that is 95 %.
 
   Attributes:

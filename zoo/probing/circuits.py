@@ -153,8 +153,9 @@ class CurvePoint(NamedTuple):
 class Circuit(WithRows):
   """The edges of a model, those of its circuit, and what they recover.
 
-  `circuit` returns it. All numbers except the scores are measured on other prompts than
-  those on which the circuit was chosen. It prints as a table. `records` returns the
+  `circuit` returns it. Losses, `curve` and the shares of sets of edges are measured on
+  other prompts than those on which the circuit was chosen; the fields of edges and
+  `sizes` are about the searches. It prints as a table. `records` returns the
   rows as dictionaries, `to_frame` as a data frame of pandas, and `to_csv` writes them
   to a file.
 
@@ -233,7 +234,7 @@ class Circuit(WithRows):
     kept = self.kept
     said = (
       f'{len(kept)} of {len(self.edges)} edges recover {plus_minus(self.recovered)} of '
-      f'the gap; as many random edges {plus_minus(self.random)}, at most '
+      f'the gap; one more random set of as many {plus_minus(self.random)}, at most '
       f'{self.largest_random:.3f} in {_NUM_RANDOM} sets; all others without '
       f'these {plus_minus(self.without)}.'
     )
@@ -319,7 +320,7 @@ def circuit(
   edges grows from the readout: next comes the edge with the largest `|score|` among
   those that lead into a part which the set has reached. From 32 edges on, the set grows
   by 5 % at a time. The growth stops at the first set that recovers 90 % of the gap on
-  the prompts of the scores. All shares that are returned are measured on other prompts.
+  the prompts of the scores. What sets of edges recover is measured on other prompts.
 
   One search is one draw: other prompts give other scores, and another number of edges.
   So the search is done again on other prompts. `found_share` says how many of these

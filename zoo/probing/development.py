@@ -28,8 +28,8 @@ class StepReading(NamedTuple):
     run: The folder of the run.
     step: The step.
     name: The name of the reading; empty if the instrument returns a single one.
-    value: The reading, with its interval over prompts if it has one. A number without
-      one has the standard error NaN. None if there is no reading.
+    value: The reading, with its standard error over prompts. That of a number, or of a
+      share with an `Interval`, is NaN. None if there is no reading.
     reason: Why there is none: the message of a UserError.
   """
 

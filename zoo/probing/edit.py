@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.probing.activations import calls_of, recorded
-from zoo.probing.checks import check_edit_site, checked_module, takes
+from zoo.probing.checks import check_edit_site, takes, taps_of
 from zoo.probing.reach import unreached
 
 _Model = TypeVar('_Model', bound=nnx.Module)
@@ -430,7 +430,7 @@ def edited(
     ... }
     >>> copy = zoo.probing.edited(model, edits)
   """
-  known = {place.site: place.tap for place in places(checked_module(model))}
+  known = taps_of(model)
   for site, edit in edits.items():
     check_edit_site(site, list(known))
     if known[site].is_read_only:

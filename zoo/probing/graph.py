@@ -16,8 +16,8 @@ from zoo.core.protocols import Predictor
 from zoo.core.taps import places
 from zoo.measure.predict import run_once
 from zoo.probing.activations import calls_of, put_back, recorded
-from zoo.probing.checks import checked_module
-from zoo.probing.reach import exchanged, readers, values_at
+from zoo.probing.checks import taps_of
+from zoo.probing.reach import exchanged, readers, values_given
 
 # The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)
@@ -305,7 +305,7 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
       of the stream before the readout.
   """
   name = type(model).__name__
-  kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
+  kinds = {site: tap.kind for site, tap in taps_of(model).items()}
   for kind in KINDS_OF_GRAPH:
     if kind not in kinds.values():
       raise UserError(
@@ -482,7 +482,7 @@ def run_graph(
   """
   *stages, last = graph.stages
   if embedded is None:
-    embedded = values_at(model, prompt, {}, [stages[0].site])[stages[0].site]
+    embedded = values_given(model, prompt, {}, [stages[0].site])[stages[0].site]
   added = [embedded]
   for number, stage in enumerate(stages):
     sent = tuple(added)
@@ -511,7 +511,7 @@ def _added(
   of_networks = read[len(read) - len(stage.networks) :]
   for site, stream in zip(stage.networks, of_networks, strict=True):
     given = {stage.site: lambda _, stream=stream: stream}
-    added.append(values_at(model, prompt, given, [site])[site])
+    added.append(values_given(model, prompt, given, [site])[site])
   return added
 
 
@@ -530,7 +530,7 @@ def _added_by_heads(
 
   @jax.jit  # It is traced once. XLA drops the two parts that a call does not need.
   def parts_of(tokens: Array) -> dict[str, Array]:
-    return values_at(model, prompt, {stream: lambda _: tokens}, mixer.parts)
+    return values_given(model, prompt, {stream: lambda _: tokens}, mixer.parts)
 
   parts: dict[str, Array] = {}
   for i, site in enumerate(mixer.parts):
@@ -552,7 +552,7 @@ def _heads_apart(
       return value * jnp.expand_dims(chosen, other)
 
     given = {mixer.heads: one_head, **put_back(parts, mixer.parts)}
-    return values_at(model, prompt, given, [mixer.out])[mixer.out]
+    return values_given(model, prompt, given, [mixer.out])[mixer.out]
 
   # The last row has no head: it gives the bias alone, which no edge carries.
   dtype = parts[mixer.value].dtype

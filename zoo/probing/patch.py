@@ -86,7 +86,7 @@ class Effect(NamedTuple):
       integers, which have no mean.
     resample: The share that is lost with the value of the next prompt.
     site_kind: The kind of the tap, one of `zoo.probing.TAP_KINDS`. None means that the
-      tap has no kind.
+      tap has no kind, or that values of several kinds are replaced together.
   """
 
   site: str
@@ -187,9 +187,9 @@ def effects(
   - Null: 0, for a value that the prediction ignores.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
     and the values v'.
-  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None if it is less than 3
-    standard errors from 0, or if the corrupt prompts have the lower loss. With a
-    `metric` the gap may be negative.
+  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None with fewer than 16
+    prompts, if the gap is less than 3 standard errors from 0 or no more than rounding,
+    or if the corrupt prompts have the lower loss. With a `metric` it may be negative.
 
   Args:
     model: A model with taps.
@@ -425,14 +425,14 @@ def _first_order_losses(
 
 
 class Moves(NamedTuple):
-  """What replacing each value adds to the loss of each prompt, in one way.
+  """What replacing each value moves the loss of each prompt by, as `moved_by` says.
 
   Attributes:
     parts: The values: heads, tokens or whole sites.
     clean: The losses of the clean prompts.
     corrupt: The losses of the corrupt prompts.
-    moved: The change of the loss for each value. Its mean, as a share of the mean of
-      corrupt − clean, is the number of `Effect`.
+    moved: How far the loss moves towards the other end, for each value. Its mean, as a
+      share of the mean of corrupt − clean, is the number of `Effect`.
   """
 
   parts: list[Node]
@@ -450,7 +450,7 @@ def moved_losses(
   kind: str,
   heads: bool,
 ) -> Moves:
-  """Returns the changes of the loss prompt by prompt, of which `effects` has the means.
+  """Returns prompt by prompt what `effects` has the means of.
 
   Raises:
     UserError: If a site or the prompts are not as `effects` needs them.

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float
 from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
-from zoo.core.taps import places
 from zoo.measure.intervals import Estimate, difference, estimate
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import Share
@@ -23,9 +22,9 @@ from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import (
   check_is_list,
-  checked_module,
   no_array,
   sites_of_kind,
+  taps_of,
   wanted_sites,
 )
 from zoo.probing.edit import edited
@@ -157,9 +156,9 @@ def path_effect(
   - Null: 0, if the part of the sender that reaches the receiver does not change the
     prediction. If nothing of the sender reaches the receiver, an error is raised.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
-  - Denominator: the gap E L(corrupt) − E L(clean). The share is None if the gap is less
-    than 3 standard errors from 0 or, without a `metric`, if the corrupt prompts have
-    the lower loss.
+  - Denominator: the gap E L(corrupt) − E L(clean). The share is None with fewer than 16
+    prompts, if the gap is less than 3 standard errors from 0 or no more than rounding,
+    or, without a `metric`, if the corrupt prompts have the lower loss.
 
   Args:
     model: A model with taps.
@@ -229,9 +228,9 @@ def path_effects(
     prediction.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
     and the values in place of the sender.
-  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None if it is less than 3
-    standard errors from 0 or, without a `metric`, if the corrupt prompts have the lower
-    loss.
+  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None with fewer than 16
+    prompts, if the gap is less than 3 standard errors from 0 or no more than rounding,
+    or, without a `metric`, if the corrupt prompts have the lower loss.
 
   Args:
     model: A model with taps.
@@ -351,7 +350,7 @@ def _plan(
 ) -> _Plan:
   """Returns the paths; raises UserError for nodes that cannot be their ends."""
   name = type(model).__name__
-  taps = {place.site: place.tap for place in places(checked_module(model))}
+  taps = taps_of(model)
   if not (added := sites_of_kind(model, 'added')):
     raise UserError(
       f'{name} has no tap of the kind added, whose values would be kept off the path'
@@ -536,7 +535,7 @@ def _senders(
     wanted_sites(model, [*(node.site for node in nodes), receiver.site])
     return nodes
   wanted_sites(model, [receiver.site])
-  taps = {place.site: place.tap for place in places(checked_module(model))}
+  taps = taps_of(model)
   heads = [
     site
     for site in sites_of_kind(model, 'heads')

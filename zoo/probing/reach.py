@@ -211,7 +211,7 @@ def readers(
   }
 
 
-def values_at(
+def values_given(
   model: Any,
   prompt: Prompt,
   given: Mapping[str, Callable[[Array], Array]],
@@ -263,7 +263,7 @@ def reached_by_token(
           return {stream: lambda _: new}
 
         results = [
-          values_at(model, prompt, disturbed(stream), [site])[site]
+          values_given(model, prompt, disturbed(stream), [site])[site]
           for site, stream in parts
         ]
         prediction = exchanged(model, disturbed(last))(prompt)

@@ -439,7 +439,7 @@ def _judge_again(
   standing = parts.attempt('telling prompts', standing_of)
   said = verdict.removeprefix('Yes: ').removesuffix('.')
   if standing is None:
-    return None, f'Undecided: {said}; no prompts that tell algorithms apart were found.'
+    return None, f'Undecided: {said}; there is no comparison on telling prompts.'
   if rival := standing.nearer_on_task:
     return False, f'No: {said}, but {rival} is nearer.'
   if rival := standing.nearer_on_telling:

@@ -17,12 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.taps import places
 from zoo.mixers.mixer import Mixer
 from zoo.probing.activations import recorded
-from zoo.probing.checks import checked_module
+from zoo.probing.checks import taps_of
 from zoo.probing.graph import Node, Run, check_is_called_once
-from zoo.probing.reach import exchanged, reached_by_token, values_at
+from zoo.probing.reach import exchanged, reached_by_token, values_given
 
 KINDS_OF_TOKEN_GRAPH = 'stream', 'added'
 
@@ -300,7 +299,7 @@ def _added(
 
   def added(stream: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     given = {reader.stream: lambda _: stream}
-    return values_at(model, prompt, given, [reader.site])[reader.site]
+    return values_given(model, prompt, given, [reader.site])[reader.site]
 
   if _is_own(reader.reads):
     return added(carried.own_token(sent))
@@ -322,7 +321,7 @@ def _inputs(
   """Returns what a mixer gets if its reader has this stream."""
   site = f'{reader.mixer}.in'
   given = {reader.stream: lambda _: streams[reader.stream]}
-  return values_at(model, prompt, given, [site])[site]
+  return values_given(model, prompt, given, [site])[site]
 
 
 def _states(mixer: Mixer, tokens: Float[Array, 'b n w'], carried: Any = None) -> PyTree:
@@ -396,7 +395,7 @@ def token_graph_of(model: Predictor, prompt: Prompt) -> TokenGraph:
       prediction depends on the last one.
   """
   name, few = type(model).__name__, jax.tree.map(lambda array: array[:2], prompt)
-  kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
+  kinds = {site: tap.kind for site, tap in taps_of(model).items()}
   for kind in KINDS_OF_TOKEN_GRAPH:
     if kind not in kinds.values():
       raise UserError(

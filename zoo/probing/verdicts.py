@@ -10,7 +10,7 @@ from zoo.measure.tests import above_zero, apart_from_extreme
 from zoo.probing.nearest.candidates import AboveBayes, Candidates
 from zoo.probing.nearest.context import SHARE_ROUNDING
 from zoo.probing.nearest.implicit import ImplicitAlgorithm
-from zoo.probing.nearest.sampled import GD, GD_BETA, SampledAlgorithm
+from zoo.probing.nearest.sampled import GD, GD_BETA, SampledAlgorithm, is_a_step
 from zoo.tasks import LinearRegression
 
 # A predictor counts as gradient descent if the share of the effect of the context that
@@ -87,11 +87,7 @@ def _rivals(candidates: Candidates | None) -> str:
   """
   if candidates is None or GD not in candidates.gaps:
     return ''
-  others = [
-    name
-    for name in candidates.gaps
-    if name not in (GD, GD_BETA) and 'gd' not in name.split(', ')
-  ]
+  others = [name for name in candidates.gaps if not is_a_step(name)]
   nearer = _nearer(candidates, others, than=GD)
   nearer.sort(key=lambda name: candidates.unexplained(name).mean)
   return ' and '.join(

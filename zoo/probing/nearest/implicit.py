@@ -42,7 +42,8 @@ class NearestStep:
     unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
       for a predictor that ignores its context.
     unexplained_of_labels: The same share of the part of f that changes sign with the
-      shifted labels y', ⟨Γ r, x_q⟩. None for a predictor without this part.
+      shifted labels y', ⟨Γ r, x_q⟩. None for a predictor without this part. It leaves
+      out the part that is even in y', which the number of `SampledAlgorithm` contains.
     risk: The risk of the step itself.
   """
 

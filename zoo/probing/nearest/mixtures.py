@@ -166,8 +166,9 @@ class Strategies(NearestMixture, WithRows):
   @property
   def footer(self) -> str:
     """What ± is in the printed table."""
-    num = self.num_prompts // 2
-    return f'± t·s.e. over {num} prompts'
+    said = f'± t·s.e. over {self.num_prompts // 2} prompts'
+    share = self.unexplained
+    return said if share is None else f'{said}; unexplained over {share.num}'
 
   @property
   def rows(self) -> Rows[StrategyRow]:

@@ -49,6 +49,11 @@ GD = 'one step of gradient descent'
 GD_BETA = 'one step with a matrix (GD-β)'
 
 
+def is_a_step(name: str) -> bool:
+  """Returns whether a candidate is a step of gradient descent, and no rival of one."""
+  return name in (GD, GD_BETA) or not {'gd', 'gd_beta'}.isdisjoint(name.split(', '))
+
+
 @dataclasses.dataclass(frozen=True)
 class FittedAlgorithm:
   """An algorithm fitted to half of the prompts, and measured on all of them.

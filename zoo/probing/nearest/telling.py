@@ -40,6 +40,7 @@ from zoo.probing.nearest.context import SHARE_ROUNDING
 from zoo.probing.nearest.sampled import (
   GD,
   SampledAlgorithm,
+  is_a_step,
   least_prompts,
   sampled_algorithm,
 )
@@ -403,7 +404,7 @@ def standing_of_descent(
   candidates = {
     name: candidate
     for name, candidate in _known(fitted, task).items()
-    if not {'gd', 'gd_beta'} & {*name.split(', ')}
+    if name == GD or not is_a_step(name)
   }
   pairs = [(GD, name) for name in candidates if name != GD]
   found = _elimination(

@@ -19,8 +19,9 @@ _NEAREST, _AS_NEAR = '●', '○'
 def plot_layer_algorithms(readout: Readout, *, ax: Ax = None) -> list[Axes]:
   """Draws heat maps of the distances of all layers by steps, one for each algorithm.
 
-  A disc marks the nearest number of steps of each layer, and circles mark the rest of
-  its 95 % interval. The last map has the algorithms without steps.
+  A disc marks the nearest number of steps of each layer, and circles mark the others
+  that are nearest in 95 % of bootstrap samples. The last map has the algorithms without
+  steps.
 
   Args:
     readout: The distances, one of the two of `LayerAlgorithms`.

@@ -46,7 +46,8 @@ CAPTIONS = {
   ),
   'layers': (
     "How far the prediction read after each layer, by the model's own readout, is from "
-    'each algorithm after k steps; a disc marks the nearest k, circles its interval.'
+    'each algorithm after k steps; a disc marks the nearest k, circles its '
+    'range over bootstrap samples.'
   ),
   'latents': (
     'R² of a linear map from the value at the query, on prompts that it was not fitted '

@@ -15,7 +15,7 @@ from zoo.probing.logit_lens import Lens
 from zoo.probing.nearest.candidates import AboveBayes
 from zoo.probing.nearest.guess import LearnedGuess, LinearFit
 from zoo.probing.nearest.implicit import ImplicitAlgorithm
-from zoo.probing.nearest.sampled import SampledAlgorithm
+from zoo.probing.nearest.sampled import GD, GD_BETA, SampledAlgorithm
 from zoo.probing.report import Report
 from zoo.probing.verdicts import percent, shown_share
 
@@ -140,8 +140,8 @@ def _algorithm_table(algorithm: ImplicitAlgorithm) -> Table:
 def _nearest_table(sampled: SampledAlgorithm) -> Table:
   rows = []
   for name, symbol, nearest in (
-    ('one step of gradient descent', 'η', sampled.nearest_gd),
-    ('one step with a matrix (GD-β)', 'tr Γ / d', sampled.nearest_gd_beta),
+    (GD, 'η', sampled.nearest_gd),
+    (GD_BETA, 'tr Γ / d', sampled.nearest_gd_beta),
     ('ridge regression', 'λ', sampled.nearest_ridge),
   ):
     if nearest is None:
