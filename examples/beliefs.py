@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import zoo
-from zoo.probing.beliefs import at_tokens, sampled
+from zoo.probing.beliefs import at_tokens, prompts_with_beliefs
 from zoo.probing.linear_maps import Ridge
 from zoo.reports.style import Figure
 
@@ -38,7 +38,7 @@ def draw(model, untrained, task, site, num_prompts=4096) -> Figure:
   Maps are fitted to half of the prompts, and the other half is drawn. A colour is the
   true belief of its dot: the three probabilities are red, green and blue.
   """
-  prompt, belief = sampled(task, num_prompts, seed=1)
+  prompt, belief = prompts_with_beliefs(task, num_prompts, seed=1)
   half = num_prompts // 2
   target = belief.reshape(-1, 3)
   num = half * belief.shape[1]

@@ -143,7 +143,7 @@ def probe_beliefs(
     Shai et al., arXiv 2405.15943.
   """
   check_untrained(untrained)
-  prompt, belief = sampled(task, num_prompts, seed)
+  prompt, belief = prompts_with_beliefs(task, num_prompts, seed)
   chosen = belief_sites(model, sites)
   order = in_order_of_calls(model, prompt, chosen)
   own = at_tokens(model, prompt, chosen, sites)
@@ -161,7 +161,7 @@ def probe_beliefs(
   return rows
 
 
-def sampled(
+def prompts_with_beliefs(
   task: Task, num_prompts: int, seed: int
 ) -> tuple[Prompt, Float[np.ndarray, 'b t k']]:
   """Returns prompts that a task holds out, and their beliefs."""

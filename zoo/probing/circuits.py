@@ -45,7 +45,7 @@ from zoo.probing.patch import LossAtQuery, checked_prompts
 from zoo.probing.token_graph import TokenGraph, token_graph_of
 
 _NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.
-_KEPT_SHARE = 0.9  # A circuit recovers this share of the gap.
+_ENOUGH = 0.9  # A circuit recovers this share of the gap.
 _NUM_RANDOM = 10  # This many random sets are drawn for each size.
 _ALL_SIZES = 32  # Up to this number of edges, the curve has all sizes.
 _NUM_SIZES = 16  # The curve of a larger graph has this many sizes.
@@ -271,7 +271,7 @@ class Circuit(WithRows):
     if num_open:
       return (
         f'{num_open} of {len(self.edges)} edges were not searched; the others do not '
-        f'recover {_KEPT_SHARE:.0%} on the prompts of the search.'
+        f'recover {_ENOUGH:.0%} on the prompts of the search.'
       )
     if self.edges[0].kept_share is None:
       return 'the search did not come to the sets that say how sure each edge is.'
@@ -495,7 +495,7 @@ class _Search:
     recovered = [self.corrupt_loss - of_set for of_set in losses]
     self.recovered += recovered
     if not self.has_found:
-      wanted = _KEPT_SHARE * self.gap.mean()
+      wanted = _ENOUGH * self.gap.mean()
       pairs = zip(counts, recovered, strict=True)
       enough = [count for count, of_set in pairs if of_set.mean() >= wanted]
       self.num_kept = min(enough, default=counts[-1])
@@ -508,7 +508,7 @@ class _Search:
     num_edges, times_kept = len(self.order), np.zeros(len(self.order))
     for means in resampled_means(columns, _NUM_SAMPLES):
       order = _grown(self.runner.graph, np.abs(means[:num_edges]))
-      is_enough = means[num_edges:-1] >= _KEPT_SHARE * means[-1]
+      is_enough = means[num_edges:-1] >= _ENOUGH * means[-1]
       last = int(is_enough.argmax()) if is_enough.any() else len(is_enough) - 1
       times_kept[order[: self.counts[last]]] += 1
     return times_kept / _NUM_SAMPLES

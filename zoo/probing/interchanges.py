@@ -21,7 +21,7 @@ from zoo.measure.intervals import Estimate, Interval, one_more
 from zoo.measure.predict import Programs
 from zoo.measure.table import Rows
 from zoo.probing.activations import in_order_of_calls
-from zoo.probing.beliefs import at_tokens, belief_sites, sampled
+from zoo.probing.beliefs import at_tokens, belief_sites, prompts_with_beliefs
 from zoo.probing.checks import takes
 from zoo.probing.edit import edited
 from zoo.probing.steering import (
@@ -204,7 +204,7 @@ def _pairs(
       np.asarray(variable(base, of), np.float64) for of in (source, base)
     )
     return prompt, (after - before).reshape(half, -1)
-  prompt, beliefs = sampled(task, num_prompts, seed)
+  prompt, beliefs = prompts_with_beliefs(task, num_prompts, seed)
   own, other = beliefs[:half, -1], beliefs[half:, -1]
   if variable is not None:
     names = task.held_out().belief(prompts_at(prompt, slice(1))).names

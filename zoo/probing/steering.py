@@ -22,7 +22,7 @@ from zoo.probing.beliefs import (
   Rival,
   at_tokens,
   belief_sites,
-  sampled,
+  prompts_with_beliefs,
   statistics,
   without_rival,
 )
@@ -112,7 +112,7 @@ def steer(
     >>> abs(row.slope.mean) < 0.3  # The model is not trained.
     True
   """
-  prompt, beliefs = sampled(task, num_prompts, seed)
+  prompt, beliefs = prompts_with_beliefs(task, num_prompts, seed)
   chosen = belief_sites(model, sites)
   check_token_sites(model, chosen)
   chosen = in_order_of_calls(model, prompt, chosen)
