@@ -245,7 +245,7 @@ _MEASURES = 'likelihood', 'calibration', 'exchangeability'
 def test_known_labels_are_refused(measure):
   noiseless = zoo.create_task('linear_regression', num_features=2, context_length=4)
   with refuses('the standard deviation 0', 'where labels have no noise'):
-    getattr(zoo, measure)(noiseless.baselines()['bayes'], noiseless, 64)
+    getattr(zoo, measure)(noiseless.baselines()['bayes'], noiseless, 128)
 
 
 @pytest.mark.slow
