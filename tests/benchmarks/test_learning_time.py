@@ -193,7 +193,7 @@ def test_a_table_has_the_medians_of_the_seeds_and_their_ranges():
 
 def test_the_page_has_the_tables_and_the_picture_of_the_kept_curves():
   points = learning_curves.points_from(_kept('learning_time.csv'))
-  page = (_DOCS / 'speed.md').read_text()
+  page = (_DOCS / 'learning_time.md').read_text()
   for table in learning_curves.tables(points).values():
     assert table.markdown(right=range(1, 6)) in page
   drawn = learning_curves.picture(points).panels
