@@ -10,7 +10,7 @@ import math
 import operator
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,9 @@ from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
 from zoo.probing.graph import Graph, Node, graph_of
 from zoo.probing.patch import LossAtQuery, checked_prompts
 from zoo.probing.token_graph import TokenGraph, token_graph_of
+
+# Both have `edges`, `outputs`, `bytes_per_prompt`, `ends` and `run`.
+_AnyGraph: TypeAlias = Graph | TokenGraph
 
 _NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.
 _ENOUGH = 0.9  # A circuit recovers this share of the gap.
@@ -600,7 +603,7 @@ class _Runner:
     self,
     model: Predictor,
     task: Task,
-    graph: Graph | TokenGraph,
+    graph: _AnyGraph,
     num_prompts: int,
     minutes: float | None,
   ):
@@ -736,7 +739,7 @@ def _measure(
   masks: Bool[Array, 's e'],
   count: Int[Array, ''],
   *,
-  graph: Graph | TokenGraph,
+  graph: _AnyGraph,
   loss: LossAtQuery,
 ) -> tuple[Float[Array, 's b *k'], Float[Array, 's b']]:
   """Returns predictions and losses of the first sets of edges; the others are 0.
@@ -776,7 +779,7 @@ def _moves(
   clean: Prompt,
   corrupt: Prompt,
   *,
-  graph: Graph | TokenGraph,
+  graph: _AnyGraph,
   loss: LossAtQuery,
 ) -> Float[Array, 'e b']:
   """Returns what each edge adds to the loss of each prompt, to the first order."""
@@ -801,9 +804,7 @@ def _moves(
   return jax.lax.scan(add, nothing, shares)[0] / _NUM_STEPS
 
 
-def _grown(
-  graph: Graph | TokenGraph, sizes: Float[np.ndarray, ' e']
-) -> Int[np.ndarray, ' e']:
+def _grown(graph: _AnyGraph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e']:
   """Returns the edges in the order in which a set grows from the readout.
 
   The next edge is the one of the largest size among those that lead into a part which
