@@ -305,23 +305,10 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
       of the stream before the readout.
   """
   name = type(model).__name__
-  kinds = {site: tap.kind for site, tap in taps_of(model).items()}
-  for kind in KINDS_OF_GRAPH:
-    if kind not in kinds.values():
-      raise UserError(
-        f'{name} has no tap of the kind {kind}; a circuit needs '
-        f'{", ".join(KINDS_OF_GRAPH)}'
-      )
+  kinds = kinds_of_sites(model, KINDS_OF_GRAPH, 'a circuit')
   wanted = [site for site, kind in kinds.items() if kind in KINDS_OF_GRAPH]
-  order: list[str] = []
-
-  def values() -> dict[str, Array]:
-    found, _ = recorded(model, prompt, wanted)
-    order.extend(found)
-    return found
-
-  shapes = jax.eval_shape(values)
-  check_is_called_once(order)
+  shapes = shapes_in_order(model, prompt, wanted)
+  order = list(shapes)
   few = jax.tree.map(lambda array: array[:2], prompt)
   by_heads = readers(model, few, [site for site in order if kinds[site] == 'heads'])
   outs = {site for of_heads in by_heads.values() for site in of_heads}
@@ -351,14 +338,52 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   return Graph(stages, stream.size * stream.dtype.itemsize // len(prompt.x))
 
 
-def check_is_called_once(sites: Sequence[str]) -> None:
-  """Raises UserError if one of the captured values is that of a second call."""
-  for site in sites:
+def kinds_of_sites(
+  model: Predictor, needed: Sequence[str], what: str
+) -> dict[str, str | None]:
+  """Returns the kind of the tap at each site.
+
+  Args:
+    model: The model.
+    needed: The kinds of which the model needs a tap each.
+    what: What needs them, for the message.
+
+  Raises:
+    UserError: If the model has no tap of one of these kinds.
+  """
+  kinds = {site: tap.kind for site, tap in taps_of(model).items()}
+  for kind in needed:
+    if kind not in kinds.values():
+      raise UserError(
+        f'{type(model).__name__} has no tap of the kind {kind}; {what} needs '
+        f'{", ".join(needed)}'
+      )
+  return kinds
+
+
+def shapes_in_order(
+  model: Predictor, prompt: Prompt, sites: Sequence[str]
+) -> dict[str, Any]:
+  """Returns the shapes of the values at some sites, in the order of their calls.
+
+  Raises:
+    UserError: If a forward pass calls one of the taps twice.
+  """
+  order: list[str] = []
+
+  def values() -> dict[str, Array]:
+    found, _ = recorded(model, prompt, sites)
+    order.extend(found)  # JAX sorts a dictionary that a function returns.
+    return found
+
+  shapes = jax.eval_shape(values)
+  for site in order:
     if '@' in site:
       raise UserError(
         f'the tap at {site.partition("@")[0]!r} is called again in a forward pass; a '
         'circuit needs a model without loops'
       )
+  return {site: shapes[site] for site in order}
 
 
 def _stage(
@@ -607,17 +632,15 @@ def with_edges(
 
   def streams(i: int, added: Sequence[Array]) -> Array:
     moved = [sent - ends.corrupt[j] for j, sent in enumerate(added)]
-    if nudges is not None:
-      change = ends.clean[: len(added)] - ends.corrupt[: len(added)]
-      nudged = jnp.einsum('rub,ubnw->rbnw', nudges[i], change)
-      return (
-        ends.streams[i][None]
-        + nudged
-        + jnp.einsum('ru,ubnw->rbnw', masks[i], jnp.stack(moved))
-      )
-    if len(mask := masks[i]) > 1:
-      return ends.streams[i][None] + jnp.einsum('ru,ubnw->rbnw', mask, jnp.stack(moved))
-    # On a CPU a sum is several times faster than the product of a row and a matrix.
-    return (ends.streams[i] + sum(map(jnp.multiply, mask[0], moved)))[None]
+    stream, mask = ends.streams[i], masks[i]
+    if len(mask) > 1:
+      carried = stream[None] + jnp.einsum('ru,ubnw->rbnw', mask, jnp.stack(moved))
+    else:
+      # On a CPU a sum is several times faster than the product of a row and a matrix.
+      carried = (stream + sum(map(jnp.multiply, mask[0], moved)))[None]
+    if nudges is None:
+      return carried
+    change = ends.clean[: len(added)] - ends.corrupt[: len(added)]
+    return carried + jnp.einsum('rub,ubnw->rbnw', nudges[i], change)
 
   return streams

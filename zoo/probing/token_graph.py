@@ -19,8 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.mixers.mixer import Mixer
 from zoo.probing.activations import recorded
-from zoo.probing.checks import taps_of
-from zoo.probing.graph import Node, Run, check_is_called_once
+from zoo.probing.graph import Node, Run, kinds_of_sites, shapes_in_order
 from zoo.probing.reach import exchanged, reached_by_token, values_given
 
 KINDS_OF_TOKEN_GRAPH = 'stream', 'added'
@@ -395,25 +394,12 @@ def token_graph_of(model: Predictor, prompt: Prompt) -> TokenGraph:
       prediction depends on the last one.
   """
   name, few = type(model).__name__, jax.tree.map(lambda array: array[:2], prompt)
-  kinds = {site: tap.kind for site, tap in taps_of(model).items()}
-  for kind in KINDS_OF_TOKEN_GRAPH:
-    if kind not in kinds.values():
-      raise UserError(
-        f'{name} has no tap of the kind {kind}; a circuit with tokens needs '
-        f'{", ".join(KINDS_OF_TOKEN_GRAPH)}'
-      )
+  kinds = kinds_of_sites(model, KINDS_OF_TOKEN_GRAPH, 'a circuit with tokens')
   mixers = _mixers(model)
   wanted = [site for site, kind in kinds.items() if kind in KINDS_OF_TOKEN_GRAPH]
   wanted += [f'{mixer}.in' for mixer in mixers if f'{mixer}.in' in kinds]
-  order: list[str] = []
-
-  def values() -> dict[str, Array]:
-    found, _ = recorded(model, few, wanted)
-    order.extend(found)
-    return found
-
-  shapes = jax.eval_shape(values)
-  check_is_called_once(order)
+  shapes = shapes_in_order(model, few, wanted)
+  order = list(shapes)
   stream, parts = '', []
   for site in order:
     if kinds[site] == 'stream':
