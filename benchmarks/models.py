@@ -129,7 +129,10 @@ class PlainProgram:
     return loss
 
   def _update(self, model: Any, optimizer: nnx.Optimizer, key: jax.Array) -> jax.Array:
-    loss, grads = nnx.value_and_grad(self._loss)(model, key, self._numbers)
+    def loss_of(model: Any) -> jax.Array:
+      return self._loss(model, key, self._numbers)
+
+    loss, grads = nnx.value_and_grad(loss_of)(model)
     optimizer.update(model, grads)
     return loss
 

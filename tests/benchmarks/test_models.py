@@ -10,6 +10,7 @@ import configs
 from benchmarks import models
 from benchmarks.harness import Contender, Timing
 from tests.marks import mostly_full
+from zoo.config.read import read
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -22,7 +23,7 @@ def small_contest(tokens):
   config.task.num_features, config.task.context_length = 3, 4
   config.model.num_layers, config.model.width = 2, 8
   config.train.batch_size = 8
-  return models.Contest(config)
+  return models.Contest(read(config))
 
 
 @pytest.fixture(scope='module')
