@@ -1,28 +1,16 @@
-"""Trains GPT-2 on in-context linear regression in plain Flax, and prints steps/s.
-
-  python benchmarks/gpt2_flax.py --size=gpt2_tiny --seconds=5
+"""Trains GPT-2 on in-context linear regression in plain Flax.
 
 This is the program of benchmarks/gpt2_pytorch.py, written as in Flax's tutorials: the
 layers are those of Flax, and a Python loop calls one step that is compiled by
 `nnx.jit`. It needs jax, flax and optax, but not this library.
 """
 
-import argparse
-import time
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-
-# Number of layers, width and number of heads of each size.
-SIZES = {
-  'gpt2_tiny': (3, 64, 2),
-  'gpt2_small': (6, 128, 4),
-  'gpt2': (12, 256, 8),
-}
-NUM_FEATURES, NUM_POINTS, BATCH_SIZE = 20, 41, 64
 
 
 class Block(nnx.Module):
@@ -77,9 +65,9 @@ def make_run(
   num_layers: int,
   width: int,
   num_heads: int,
-  num_features: int = NUM_FEATURES,
-  num_points: int = NUM_POINTS,
-  batch_size: int = BATCH_SIZE,
+  num_features: int,
+  num_points: int,
+  batch_size: int,
 ) -> Callable[[int], object]:
   """Returns a function that takes a number of training steps and waits for them."""
   shape = batch_size, num_points, num_features
@@ -108,21 +96,3 @@ def make_run(
     return jax.block_until_ready(value)
 
   return run
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-  parser.add_argument('--size', choices=SIZES, default='gpt2_tiny')
-  parser.add_argument('--seconds', type=float, default=5.0)
-  arguments = parser.parse_args()
-  run = make_run(*SIZES[arguments.size])
-  run(5)
-  start, steps = time.perf_counter(), 0
-  while time.perf_counter() - start < arguments.seconds:
-    run(10)
-    steps += 10
-  print(steps / (time.perf_counter() - start))
-
-
-if __name__ == '__main__':
-  main()

@@ -1,30 +1,16 @@
-"""Trains GPT-2 on in-context linear regression in PyTorch, and prints steps/s.
-
-  python benchmarks/gpt2_pytorch.py --size=gpt2_tiny --seconds=5
-  python benchmarks/gpt2_pytorch.py --device=cuda --compile
+"""Trains GPT-2 on in-context linear regression in PyTorch.
 
 This is the usual program for the setting of Garg et al. (arXiv 2208.01066). The model
 is `GPT2Model` of the library transformers between two linear layers. It reads tokens
-x_1, y_1, x_2, … with d = 20 and 41 points, and Adam minimises the squared error at
-every x on 64 new prompts per step. With --compile the model is compiled by
-torch.compile, whose time is not counted. The program needs torch and transformers,
-which the extra `llm` installs, but not this library.
+x_1, y_1, x_2, …, and Adam minimises the squared error at every x on new prompts at each
+step. The program needs torch and transformers, which the extra `llm` installs, but not
+this library.
 """
 
-import argparse
-import time
 from collections.abc import Callable
 
 import torch
 from transformers import GPT2Config, GPT2Model
-
-# Number of layers, width and number of heads of each size.
-SIZES = {
-  'gpt2_tiny': (3, 64, 2),
-  'gpt2_small': (6, 128, 4),
-  'gpt2': (12, 256, 8),
-}
-NUM_FEATURES, NUM_POINTS, BATCH_SIZE = 20, 41, 64
 
 
 class Transformer(torch.nn.Module):
@@ -67,14 +53,17 @@ def make_run(
   num_layers: int,
   width: int,
   num_heads: int,
-  num_features: int = NUM_FEATURES,
-  num_points: int = NUM_POINTS,
-  batch_size: int = BATCH_SIZE,
+  num_features: int,
+  num_points: int,
+  batch_size: int,
   *,
   device: str = 'cpu',
   is_compiled: bool = False,
 ) -> Callable[[int], None]:
-  """Returns a function that takes a number of training steps and waits for them."""
+  """Returns a function that takes a number of training steps and waits for them.
+
+  With `is_compiled` the model is compiled by `torch.compile`.
+  """
   torch.manual_seed(0)
   with torch.device(device):
     model = Transformer(num_layers, width, num_heads, num_features, num_points)
@@ -99,25 +88,3 @@ def make_run(
       torch.cuda.synchronize()
 
   return run
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-  parser.add_argument('--size', choices=SIZES, default='gpt2_tiny')
-  parser.add_argument('--seconds', type=float, default=5.0)
-  parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
-  parser.add_argument('--compile', action='store_true')
-  arguments = parser.parse_args()
-  run = make_run(
-    *SIZES[arguments.size], device=arguments.device, is_compiled=arguments.compile
-  )
-  run(5)
-  start, steps = time.perf_counter(), 0
-  while time.perf_counter() - start < arguments.seconds:
-    run(10)
-    steps += 10
-  print(steps / (time.perf_counter() - start))
-
-
-if __name__ == '__main__':
-  main()

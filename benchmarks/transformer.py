@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.extend
@@ -25,40 +25,15 @@ import numpy as np
 from benchmarks import gpt2_flax, models
 from benchmarks.harness import Contender, Steps, of_steps, time_in_turns
 from zoo.core.tables import format_table
+from zoo.training.summary import matrix_products
 
 NAME = 'transformer'
 _SIZE = 'gpt2_tiny'
 
 
-class Product(NamedTuple):
-  """A matrix product of a program.
-
-  Attributes:
-    left: Shape and type of the first factor.
-    right: Shape and type of the second factor.
-    params: The parameters of `jax.lax.dot_general`.
-  """
-
-  left: jax.ShapeDtypeStruct
-  right: jax.ShapeDtypeStruct
-  params: Mapping[str, Any]
-
-
-def products_of(jaxpr: jax.extend.core.Jaxpr) -> list[Product]:
-  """Returns the matrix products of a program, those of a scan as often as they run.
-
-  Products in a `while` loop count once, as in `product_flops`.
-  """
-  products = []
-  for equation in jaxpr.eqns:
-    if equation.primitive.name == 'dot_general':
-      avals: list[Any] = [factor.aval for factor in equation.invars]
-      left, right = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-      products.append(Product(left, right, equation.params))
-    within = jax.extend.core.jaxprs_in_params(equation.params)
-    inner = [product for part in within for product in products_of(part)]
-    products += equation.params.get('length', 1) * inner
-  return products
+def products_of(jaxpr: jax.extend.core.Jaxpr) -> list[jax.extend.core.JaxprEqn]:
+  """Returns the matrix products of a program, each as often as it runs."""
+  return [product for product, times in matrix_products(jaxpr) for _ in range(times)]
 
 
 def bound(steps: Steps) -> Callable[[int], object]:
@@ -66,9 +41,9 @@ def bound(steps: Steps) -> Callable[[int], object]:
   products = products_of(steps.jaxpr())
   rng = np.random.default_rng(0)
   # Each product has factors of its own, so that XLA computes each of them.
+  shapes: list[list[Any]] = [[of.aval for of in product.invars] for product in products]
   arrays = [
-    [jnp.asarray(rng.normal(size=of.shape), of.dtype) for of in product[:2]]
-    for product in products
+    [jnp.asarray(rng.normal(size=of.shape), of.dtype) for of in pair] for pair in shapes
   ]
 
   @jax.jit
@@ -106,13 +81,13 @@ def programs(smoke: bool) -> dict[str, Callable[[int], object]]:
     smoke: Whether sizes are tiny, so that the speeds mean nothing.
   """
   config = models.model_config(_SIZE, smoke)
-  sizes = gpt2_flax.SIZES[_SIZE]
-  task = config.task.arguments
-  setting = (
-    task['num_features'],
-    task['context_length'] + 1,
-    config.train.batch_size,
-  )
+  model, task = config.model.arguments, config.task.arguments
+  setting: dict[str, Any] = {
+    **{name: model[name] for name in ('num_layers', 'width', 'num_heads')},
+    'num_features': task['num_features'],
+    'num_points': task['context_length'] + 1,
+    'batch_size': config.train.batch_size,
+  }
   by_name: dict[str, Callable[[int], object]] = {}
   if has_pytorch():
     from benchmarks import gpt2_pytorch
@@ -120,10 +95,10 @@ def programs(smoke: bool) -> dict[str, Callable[[int], object]]:
     device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
     for name, is_compiled in (('PyTorch', False), ('torch.compile', True)):
       by_name[name] = gpt2_pytorch.make_run(
-        *sizes, *setting, device=device, is_compiled=is_compiled
+        **setting, device=device, is_compiled=is_compiled
       )
   steps = Steps(config)
-  by_name['plain Flax'] = gpt2_flax.make_run(*sizes, *setting)
+  by_name['plain Flax'] = gpt2_flax.make_run(**setting)
   by_name['zoo'] = steps.run
   by_name['bound'] = bound(steps)
   return by_name

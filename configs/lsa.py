@@ -24,5 +24,6 @@ def get_config(variant: str = '') -> ConfigDict:
   model.initial_guess = common.number_or_vector(0.0)
   model.initial_bias = 0.0  # β of that guess, in the units of the labels.
   model.init_scale = 0.1  # Standard deviation of the initial matrices (≥ 0).
+
   config.task.prior_mean = 2.0  # w*: a number, or one for each feature.
   return common.with_variant(config, variant)

@@ -23,5 +23,6 @@ def get_config(variant: str = '') -> ConfigDict:
   # Number of hidden features of the MLP (≥ d + 1). None means d + 1.
   model.hidden_features = placeholder(int)
   model.init_scale = 0.1  # Standard deviation of the initial matrices (≥ 0).
+
   config.task.prior_mean = 2.0  # w*: a number, or one for each feature.
   return common.with_variant(config, variant)

@@ -1,6 +1,7 @@
 """The benchmark of a transformer has the products of a step, and a table."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +22,8 @@ def test_the_products_of_a_program_are_all_its_products():
     return jax.lax.scan(layer, tokens, length=3)[0].sum()
 
   jaxpr = jax.make_jaxpr(jax.grad(loss))(jnp.ones((4, 4)), jnp.ones((5, 4)))
-  products = transformer.products_of(jaxpr.jaxpr)
-  shapes = sorted((product.left.shape, product.right.shape) for product in products)
+  products: list[Any] = transformer.products_of(jaxpr.jaxpr)
+  shapes = sorted(tuple(of.aval.shape for of in each.invars) for each in products)
   forward, tokens = ((5, 4), (4, 4)), ((5, 4), (4, 4))
   assert shapes == sorted([*[forward] * 3, *[tokens] * 3, *[((5, 4), (5, 4))] * 3])
 

@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 import jax
@@ -209,24 +209,36 @@ def summarise(
   return cast(Summary, finite_or_null(summary))
 
 
+def matrix_products(
+  jaxpr: jax.extend.core.Jaxpr,
+) -> Iterator[tuple[jax.extend.core.JaxprEqn, int]]:
+  """Yields the matrix products of a program, and how often each of them runs.
+
+  A product in a scan runs as often as the scan has steps. Products in a `while` loop
+  count once, since its length is unknown.
+  """
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      yield equation, 1
+    times = equation.params.get('length', 1)  # A scan has a length.
+    for within in jax.extend.core.jaxprs_in_params(equation.params):
+      for product, count in matrix_products(within):
+        yield product, times * count
+
+
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
   """Returns the additions and multiplications of all matrix products in a program.
 
-  Each product counts once for all devices together, and in a scan as often as it runs.
-  XLA's own cost analysis counts a loop once, and repeated work on each device. Products
-  in a `while` loop count once, since its length is unknown.
+  Each product counts once for all devices together, and as often as `matrix_products`
+  says. XLA's own cost analysis counts a loop once, and repeated work on each device.
   """
   flops = 0
-  for equation in jaxpr.eqns:
-    if equation.primitive.name == 'dot_general':
-      contracted, _ = equation.params['dimension_numbers'][0]
-      left: Any = equation.invars[0].aval
-      product: Any = equation.outvars[0].aval
-      inner = math.prod(left.shape[axis] for axis in contracted)
-      flops += 2 * inner * math.prod(product.shape)
-    times = equation.params.get('length', 1)  # A scan has a length.
-    within = jax.extend.core.jaxprs_in_params(equation.params)
-    flops += times * sum(map(product_flops, within))
+  for equation, times in matrix_products(jaxpr):
+    contracted, _ = equation.params['dimension_numbers'][0]
+    left: Any = equation.invars[0].aval
+    product: Any = equation.outvars[0].aval
+    inner = math.prod(left.shape[axis] for axis in contracted)
+    flops += times * 2 * inner * math.prod(product.shape)
   return flops
 
 
