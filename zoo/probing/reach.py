@@ -248,7 +248,7 @@ def reached_by_token(
     For each part whether it depends, at the token t, on the stream at the token s. The
     last array, `[1, n]`, is that of the predictions.
   """
-  streams = [*dict.fromkeys([*(stream for _, stream in parts), last])]
+  streams = list(dict.fromkeys([stream for _, stream in parts] + [last]))
 
   def reached(models: Sequence[Any], prompt: Prompt) -> list[Bool[Array, 's t']]:
     (model,) = models

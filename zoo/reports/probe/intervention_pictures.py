@@ -127,8 +127,11 @@ def _layer_table(result: Readout) -> Table:
       share = [f'{number:.3g}' for number in of_nearest]
       rows.append((NAMES.get(name, name), str(layer), steps, *share))
   header = (
-    *('algorithm', 'layer', 'steps (95 % of bootstraps)'),
-    *('unexplained', 'standard error'),
+    'algorithm',
+    'layer',
+    'steps (95 % of bootstraps)',
+    'unexplained',
+    'standard error',
   )
   return Table(rows, header)
 
