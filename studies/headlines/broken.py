@@ -19,6 +19,7 @@ import zoo
 from configs import get_config
 from studies.headlines import (
   HEADLINES,
+  beliefs,
   clusters,
   diversity,
   markov_phases,
@@ -36,6 +37,8 @@ from zoo.reports import Table
 from zoo.theory import dynamics
 from zoo.training.sweeps import Point, Row
 
+# The only mixer of each family of the headline on beliefs.
+_ONE_EACH = ('attention', 'softmax'), ('state_space', 'mamba'), ('delta', 'delta')
 _FEW_STEPS = 'trained for 4 steps of 8 prompts'
 # What is broken in the headlines that train nothing, or whose models are kept.
 BROKEN = {
@@ -105,6 +108,9 @@ def _broken(name: str, folder: pathlib.Path) -> Iterator[None]:
     (saddles, '_SEEDS', (0,)),
     (saddles, '_COLOURS', saddles._COLOURS[:1]),
     (tabular, '_SPLITS', 2),
+    (beliefs, '_FAMILIES', {family: (mixer,) for family, mixer in _ONE_EACH}),
+    (beliefs, '_RATES', (1e-3,)),
+    (beliefs, '_SEEDS', (0,)),
   ]
   if name == 'pool_lines':
     ridge = pool_lines._mean('ridge', 64, new=True, num_prompts=2048)
