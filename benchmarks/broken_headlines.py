@@ -4,8 +4,8 @@
   python -m benchmarks.broken_headlines one_step recall
 
 studies/headlines/broken.py says what is broken in which headline. One seed is measured.
-The command prints the table of studies/headlines/README.md. All headlines take about a
-quarter of an hour on two cores.
+The command prints what of each headline a broken model misses. All headlines take about
+a quarter of an hour on two cores.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def files_of(page: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
   ('page', 'number'),
   mostly_full(
-    [('from_pytorch', 0), ('from_pytorch', 1)],
+    [('from_pytorch', 0)],
     [
       (page, number)
       for page in _COMING_FROM
@@ -78,8 +78,6 @@ def test_a_program_of_a_page_of_coming_from_prints_what_it_says(
   page, number, tmp_path, monkeypatch, capsys
 ):
   code, said = programs_of(page)[number]
-  if 'import torch\n' in code:
-    pytest.importorskip('torch', reason='torch is in the extra llm')
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   for name, text in files_of(page):

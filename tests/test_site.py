@@ -68,12 +68,15 @@ _MULTI = re.DOTALL | re.MULTILINE
 
 
 def assert_shows(block, printed):
-  """The parts of a block, between lines with …, were printed, up to numbers."""
+  """The parts of a block were printed, up to numbers.
+
+  Parts are between lines with …; a … before a path stands for the folder of the test.
+  """
 
   def plain(text):
     return ' '.join(re.sub(r'[-+]?\d+(\.\d*)?(e[-+]\d+)?', '#', text).split())
 
-  for part in re.split('^…$', block, flags=re.MULTILINE):
+  for part in re.split('^…$|…(?=/)', block, flags=re.MULTILINE):
     assert plain(part) in plain(printed), (part, printed)
 
 

@@ -145,7 +145,7 @@ def rows_of(name: str, numbers: Mapping[str, Measured]) -> list[list[str]]:
 
 
 def table_of(rows: Sequence[Sequence[str]]) -> Table:
-  """Returns the table of the page: what of each headline a broken model misses.
+  """Returns a table of what a broken model misses of each headline.
 
   Args:
     rows: The rows of the CSV, without its header.

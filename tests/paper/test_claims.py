@@ -30,7 +30,7 @@ from zoo.reports.plots import Panel, Plot, series
 from zoo.reports.style import BLUE
 from zoo.theory import constructions
 
-# What docs/theory.md proves, for the claims that no training decides.
+# What theory proves, for the claims that no training decides.
 PROVED = {
   'theorem-1': NOT_SHARP,
   'value-space': HOLDS,

@@ -7,7 +7,7 @@ from tests.launch.processes import ROOT
 
 def test_the_code_on_the_paper_runs_as_it_stands(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'studies' / 'paper' / 'README.md').read_text()
-  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  code, _ = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
   monkeypatch.chdir(tmp_path)
   exec(compile(code, 'README.md', 'exec'), {})
   said = capsys.readouterr().out

@@ -1,9 +1,14 @@
 """Prompts: labelled examples in context, and a query to be labelled.
 
-Shapes are written with the same letters everywhere: `b` prompts of a batch, `c` context
-examples, `d` features, `k` classes, `t` tokens (c + 1), `e` the width of a token
-(d + 1, or d + k), `h` heads. `*k` stands for no axis if labels are numbers, and for one
-axis if labels are one of k classes. CONTRIBUTING.md lists the letters of all folders.
+Shapes of prompts and models are written with the same letters everywhere:
+
+- `b` prompts of a batch, `c` context examples, `d` features, `k` classes, `t` positions
+  of a prompt (c + 1);
+- `n` tokens, `e` entries of a token (d + 1, or d + k), `h` heads, `w` width, `s`
+  entries of a head or of a state, `v` entries of a value, `l` layers;
+- `*k`: no axis if labels are numbers, one axis if labels are one of k classes.
+
+In other places a letter counts what the function says.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
     0.0000
 
   References:
-    arXiv 2512.04268, Lemma 3, corrected (docs/theory.md, section 7).
+    arXiv 2512.04268, Lemma 3, corrected (studies/paper/README.md).
   """
   check_object('a yq-LSA', model, YqLSA, 'it must be a zoo.models.YqLSA')
   d, identity = model.num_features, np.eye(model.num_features + 1, dtype=model.w.dtype)

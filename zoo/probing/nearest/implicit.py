@@ -7,7 +7,7 @@ In labels shifted by the prior mean, `y' = y − w*·x`, the weights learned in 
 with `S = XᵀX/C`, `q = (1/C) Σ_i y_i'²` and `r = (1/C) Σ_i y_i' x_i`. The first term is
 a guess, the second its correction by even moments of the context, and the third a step
 along r with the matrix Γ. All expectations here have a closed form, and are computed in
-float64 (docs/theory.md, section 12).
+float64 (docs/unexplained.md, "In closed form").
 """
 
 from __future__ import annotations
