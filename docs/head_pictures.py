@@ -19,7 +19,7 @@ def draw_shares() -> Figure:
   """The share of the gap that each head of a transformer recovers."""
   saved = zoo.load('checkpoints/transformer')
   model, task = saved.model, saved.task
-  clean = task.sample(jax.random.key(0), 512)
+  clean = task.sample(jax.random.key(0), 1024)
   corrupt = task.redraw(jax.random.key(1), clean, keep='inputs')
   sites = [site for site in zoo.probing.sites(model) if site.endswith('.heads')]
   table = zoo.probing.effects(

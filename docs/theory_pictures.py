@@ -21,30 +21,53 @@ from studies.paper import asymptotic
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, YqLSA
 from zoo.reports.plots import Panel, level, render_figure, series
-from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Figure
+from zoo.reports.style import (
+  BLACK,
+  BLUE,
+  GREEN,
+  ORANGE,
+  PURPLE,
+  VERMILION,
+  Figure,
+  in_style,
+  legend_below,
+)
 from zoo.tasks import LinearRegression
 from zoo.theory import best_step_size, dynamics, polynomial_optimum
 
 _SCALES = np.geomspace(1e-3, 0.2, 6)
 
 
+@in_style()
 def draw_step() -> Figure:
   """One step of gradient descent from two guesses, on one prompt."""
   task = LinearRegression(1, 8, prior_mean=2.0, noise_std=0.5)
-  prompt = task.sample(jax.random.key(4), batch_size=1)
+  prompt = task.sample(jax.random.key(13), batch_size=1)
   x, y = np.asarray(prompt.x)[0, :, 0], np.asarray(prompt.y)[0]
   query, target = float(prompt.x_query[0, 0]), float(prompt.y_query[0])
-  ends = np.array([-3.0, 3.0])
+  ends = np.array([-2.0, 2.0])
   drawn = []
   for start, colour in ((0.0, ORANGE), (2.0, BLUE)):
     step = LearningRule.gradient_descent(np.array([start]), best_step_size(task))
     line = float(step.weights(prompt)[0, 0]) * ends
+    drawn.append(series(f'the guess {start:g}', 'line', colour, ends, start * ends))
     drawn.append(
       series(f'one step from the guess {start:g}', 'line', colour, ends, line)
     )
   drawn.append(series('context examples', 'dots', BLACK, x, y))
   drawn.append(series('target of the query', 'dots', GREEN, [query], [target]))
-  return render_figure((Panel('a', 'feature x', 'label y', tuple(drawn)),))
+  figure = render_figure((Panel('a', 'feature x', 'label y', tuple(drawn)),))
+  (axes,) = figure.axes
+  for line in axes.lines:
+    name = str(line.get_label())
+    if name.startswith('the guess'):
+      line.set(marker='', linestyle='--', linewidth=0.9)
+    elif name.startswith('one step'):
+      line.set_marker('')
+    elif name.startswith('target'):
+      line.set(markerfacecolor=GREEN, markersize=8)
+  legend_below(axes, figure.get_figwidth())
+  return figure
 
 
 def draw_guess_time() -> Figure:

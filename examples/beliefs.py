@@ -1,6 +1,6 @@
 """Beliefs in a small transformer, trained on the process Mess3 of Shai et al.
 
-python -m examples.beliefs runs/mess3 docs/images/mess3.png
+python -m examples.beliefs runs/mess3 runs/mess3.png
 
 It trains a model, prints what docs/beliefs.md shows, and draws the picture of that
 page: true beliefs in the simplex beside those that a linear map reads in the model. It
@@ -56,10 +56,11 @@ def draw(model, untrained, task, site, num_prompts=4096) -> Figure:
     axes.scatter(
       *(points @ _CORNERS).T, c=colours, s=0.6, linewidths=0, rasterized=True
     )
-    for state, ((x, y), height) in enumerate(
-      zip(_CORNERS, (-0.26, -0.26, 0.22), strict=True)
-    ):  # beyond the dots around the corner
-      axes.text(x, y + height, f'state {state}', ha='center', va='center', fontsize=8)
+    # Each name is beyond the dots around its corner.
+    beyond = 0.24 if name == 'decoded, untrained' else 0.1
+    for state, (x, y) in enumerate(_CORNERS):
+      height = y + (beyond if state == 2 else -beyond)
+      axes.text(x, height, f'state {state}', ha='center', va='center', fontsize=8)
     axes.set(title=name, xlim=(-0.22, 1.22), ylim=(-0.32, 1.14), aspect='equal')
     axes.axis('off')
   return figure

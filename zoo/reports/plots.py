@@ -469,8 +469,11 @@ def _looks(shown: Sequence[Series]) -> _Looks:
   distinct = {(drawn.name, drawn.kind): drawn for drawn in shown}
   dashes, curve_dashes = itertools.cycle(DASHES), itertools.cycle(DASHES)
   of_colours: Counter[str] = Counter()  # It counts lines with markers by colour.
-  solid = 'curve', 'dashed curve', 'line'
-  alone = sum(drawn.kind in solid for drawn in distinct.values()) == 1
+  # A line has markers only if there are others that its dashes do not tell it from.
+  num_solid = sum(drawn.kind in ('curve', 'line') for drawn in distinct.values())
+  num_dashed = sum(drawn.kind == 'dashed curve' for drawn in distinct.values())
+  unmarked = {'curve': num_solid == 1, 'line': num_solid == 1}
+  unmarked['dashed curve'] = num_dashed <= len(DASHES)
   looks: dict[tuple[str, str], dict[str, Any]] = {}
   for key, drawn in distinct.items():
     look: dict[str, Any]
@@ -492,7 +495,7 @@ def _looks(shown: Sequence[Series]) -> _Looks:
         look = {}
       case 'mark':
         look = {'linewidth': 4, 'alpha': 0.3, 'zorder': 1}
-      case _ if alone and len(drawn.x) > 1:
+      case kind if unmarked[kind] and len(drawn.x) > 1:
         look = {}
       case _:
         position, repeat = of_colours.total(), of_colours[drawn.colour]
