@@ -194,7 +194,8 @@ def test_the_code_on_probing_prints_what_it_says(
   ('name', 'number'),
   [
     pytest.param('tasks.md', 1, marks=pytest.mark.slow),
-    pytest.param('inside.md', 4, marks=FULL),
+    pytest.param('inside.md', 1, marks=FULL),
+    pytest.param('sites.md', 3, marks=FULL),
     pytest.param('layers.md', 1, marks=FULL),
     pytest.param('unexplained.md', 1, marks=FULL),
     pytest.param('tabular.md', 2, marks=FULL),

@@ -133,7 +133,7 @@ def test_states_and_values_of_one_token_are_not_mixed():
 def test_the_state_after_the_value_carries_the_answer(
   tmp_path, capsys, unchecked, promotion_that_optax_needs
 ):
-  """As docs/inside.md says of the delta rule, after a shorter training."""
+  """As docs/layers.md says of the delta rule, after a shorter training."""
   recall_state.main('delta', str(tmp_path / 'run'), 600)
   lines = capsys.readouterr().out.splitlines()
   shares = {

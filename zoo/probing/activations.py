@@ -51,7 +51,7 @@ def sites(model: Predictor) -> list[str]:
   - In `lstm` and `gru`: `carries.0.0`, …, the arrays of the carry of each layer after
     each token, `[b, n, w]`.
 
-  The documentation, docs/inside.md, lists all of them with their axes.
+  The documentation, docs/sites.md, lists all of them with their axes.
 
   Args:
     model: An NNX module.
