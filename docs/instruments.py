@@ -35,7 +35,7 @@ Everywhere ± is the standard error times Student's t, or the end of an interval
 farther away. It is [half of a 95 % interval](glossary.md#intervals) from the numbers of
 prompts on that are [below](#how-often-intervals-contain-the-truth). In the formulas f
 is the prediction of the model, y the target, E L a mean loss, and E Var(f | x_q) the
-[effect of the context](unexplained.md#the-effect-of-the-context). The pages
+[variation over contexts](unexplained.md#the-variation-over-contexts). The pages
 [Which algorithm](probing.md) and [Patch and ablate](inside.md) say how to use the
 functions.
 

@@ -340,10 +340,10 @@ a fitted readout is measured on the prompts of its fit
   zoo/probing/logit_lens.py: probing/test_logit_lens.py
   - np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
   + np.linalg.lstsq(inputs[:num_prompts], targets[:num_prompts])[0]
-distances of layers are shares of the effect of the context on other prompts
+distances of layers are shares of the variation over contexts on other prompts
   zoo/probing/nearest/by_layer.py: probing/test_by_layer.py
-  - left = effect[num_prompts // 2 :]
-  + left = effect[: num_prompts - num_prompts // 2]
+  - left = variation[num_prompts // 2 :]
+  + left = variation[: num_prompts - num_prompts // 2]
 the likelihood of numbers has the variance ½
   zoo/probing/nearest/mixtures.py: probing/test_mixtures.py
   - log_likelihoods = -np.square(seen - others[:, :, :-1])[..., 0] / 2

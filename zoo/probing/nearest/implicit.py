@@ -39,8 +39,8 @@ class NearestStep:
     step: The step size η, or the matrix Γ of GD-β.
     start: The start w_0, `[d]`.
     difference: E (f − g)² for the predictions f of the predictor and g of the step.
-    unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
-      for a predictor that ignores its context.
+    unexplained: `difference` divided by the variation over contexts, E Var(f | x_q).
+      None for a predictor that ignores its context.
     unexplained_of_labels: The same share of the part of f that changes sign with the
       shifted labels y', ⟨Γ r, x_q⟩. None for a predictor without this part. It leaves
       out the part that is even in y', which the number of `SampledAlgorithm` contains.
@@ -187,7 +187,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   - Null: `unexplained` is None for a rule that ignores its context. A rule that ignores
     the labels alone has a share, and a `step_matrix` of 0.
   - Counterfactual: another context of the same query.
-  - Denominator: the effect of the context, E Var(f | x_q).
+  - Denominator: the variation over contexts, E Var(f | x_q).
 
   Args:
     subject: A model, an estimator or a learning rule of the linear family.
