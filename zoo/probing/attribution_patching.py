@@ -12,20 +12,12 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.probing.activations import calls_of, recorded
-from zoo.probing.edit import edited
+from zoo.probing.edit import ABLATED, edited
 from zoo.probing.graph import HEADS, TOKENS, axis_of
 
 # The mean gradient has so many steps from the corrupt to the clean prompts.
 NUM_STEPS = 10
 _Loss = Callable[[Array, Prompt], Array]
-# The values that each kind of ablation puts in place of a value.
-ABLATED: dict[str, Callable[[Array], Array]] = {
-  'zero': jnp.zeros_like,
-  'mean': lambda value: jnp.broadcast_to(
-    value.mean(axis=0, keepdims=True), value.shape
-  ),
-  'resample': lambda value: jnp.roll(value, -1, axis=0),
-}
 
 
 def first_order_moves(

@@ -19,11 +19,7 @@ from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, recorded, site_of
-from zoo.probing.attribution_patching import (
-  ABLATED,
-  NUM_STEPS,
-  first_order_moves,
-)
+from zoo.probing.attribution_patching import NUM_STEPS, first_order_moves
 from zoo.probing.checks import (
   check_is_list,
   no_array,
@@ -32,7 +28,7 @@ from zoo.probing.checks import (
   taps_of,
   wanted_sites,
 )
-from zoo.probing.edit import edited
+from zoo.probing.edit import ABLATED, edited
 from zoo.probing.graph import (
   HEADS,
   TOKENS,
@@ -45,7 +41,7 @@ from zoo.probing.graph import (
 from zoo.probing.reach import dead_sites
 
 # The ways of replacing a value, in the order of the fields of `Effect`.
-REPLACEMENTS = 'recovered', 'zero', 'mean', 'resample'
+REPLACEMENTS = 'recovered', *ABLATED
 METHODS = 'patch', 'gradient', 'integrated'
 RECOVERED = REPLACEMENTS.index('recovered')
 _AT_ONCE = 16  # One call of the model is vectorised over this many replacements.
