@@ -22,7 +22,7 @@ from zoo.core.errors import UserError
 from zoo.core.tables import format_mean, format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
 from zoo.measure.intervals import Estimate, Interval, half_of
-from zoo.measure.ratio import is_sure
+from zoo.measure.ratio import Share, is_sure
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]
@@ -33,6 +33,7 @@ _MOST_PRINTED_ROWS = 40
 # From this number of prompts on, mean ± half contains the mean of a skewed loss in 93 %
 # of cases or more. With fewer, ± is not called a 95 % interval.
 ENOUGH = 1024
+_FIELLER = '± 3 s.e.'  # This stands after ± in columns of such shares.
 
 
 class Rows(list[_Row]):
@@ -263,4 +264,12 @@ def name_of_share(gap: Estimate) -> str:
 
   If the gap is not sure, the shares have Fieller's set at 3 standard errors.
   """
-  return name_of_half(gap.num) if is_sure(gap) else '± 3 s.e.'
+  return name_of_half(gap.num) if is_sure(gap) else _FIELLER
+
+
+def name_of_own(share: Share) -> str:
+  """Returns what stands after ± in a column of shares like this one, of one gap.
+
+  It is what `name_of_share` returns for that gap, which need not be known.
+  """
+  return _FIELLER if isinstance(share, Interval) else name_of_half(share.num)

@@ -39,7 +39,7 @@ from zoo.measure.intervals import (
 )
 from zoo.measure.predict import Programs
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
-from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
+from zoo.measure.table import Rows, WithRows, name_of_own, plus_minus
 from zoo.probing.graph import Graph, Node, graph_of
 from zoo.probing.patch import LossAtQuery, checked_prompts
 from zoo.probing.token_graph import TokenGraph, token_graph_of
@@ -262,7 +262,8 @@ class Circuit(WithRows):
       )
       for edge in kept[:_LISTED]
     ]
-    half = name_of_share(self.gap)
+    # Scores are shares of the gap of the prompts of the search, which is not `gap`.
+    half = name_of_own(self.edges[0].score)
     header = 'sender', 'receiver', f'score {half}', 'samples', 'searches'
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
     return f'{said}\n{format_table(rows, header)}{more}'
