@@ -116,10 +116,10 @@ _TABLES = """
 | `result.to_frame()` | a data frame; pandas must be installed in addition |
 | `result.to_csv(path)` | a file |
 
-In records, data frames and files an estimate has two columns, such as `recovered` and
-`recovered_stderr`. An interval that is not that of a mean has three: `random_r2`,
-`random_r2_half` and `random_r2_confidence`. `launch.probe --interventions` writes these
-files beside its pictures.
+In records, data frames and files an estimate has three columns, such as `recovered`,
+`recovered_stderr` and `recovered_num`, the number of draws. An interval that is not
+that of a mean has three, too: `random_r2`, `random_r2_half` and `random_r2_confidence`.
+`launch.probe --interventions` writes these files beside its pictures.
 """
 _COVERED = """
 ## How often intervals contain the truth

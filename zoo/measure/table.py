@@ -43,8 +43,10 @@ class Rows(list[_Row]):
   `zoo.probing.head_scores`. It is a list, and it prints as a table, in which the number
   after ± is `half` of an `Estimate`. `records` returns the rows as dictionaries,
   `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
-  estimate has two columns, such as `recovered` and its standard error
-  `recovered_stderr`. An `Interval`, such as that of a share, has half of its width in
+  estimate has three columns, such as `recovered`, its standard error
+  `recovered_stderr`, and the number of draws `recovered_num`, which is None if it is
+  not known. `half` follows from the last two, by Student's t with one degree of freedom
+  less than draws. An `Interval`, such as that of a share, has half of its width in
   place of the standard error, and its confidence: `share`, `share_half` and
   `share_confidence`. Fields that are arrays are left out.
 
@@ -59,12 +61,12 @@ class Rows(list[_Row]):
     ... class Loss:
     ...   name: str
     ...   loss: Estimate
-    >>> rows = Rows([Loss('a', Estimate(1.0, 0.1))])
+    >>> rows = Rows([Loss('a', Estimate(1.0, 0.1, num=64))])
     >>> print(rows)
     name           loss
-    a     1.000 ± 0.196
+    a     1.000 ± 0.200
     >>> rows.records()
-    [{'name': 'a', 'loss': 1.0, 'loss_stderr': 0.1}]
+    [{'name': 'a', 'loss': 1.0, 'loss_stderr': 0.1, 'loss_num': 64}]
   """
 
   def __init__(self, rows: Iterable[_Row] = (), empty: str = ''):
@@ -90,6 +92,10 @@ class Rows(list[_Row]):
             # `half` of an estimate is that of its 95 % interval.
             confidence = getattr(value, 'confidence', 0.95)
             record[f'{name}_confidence'] = None if value is None else confidence
+          else:
+            # Infinity stands for a number that is not known.
+            num = math.inf if value is None else value.num
+            record[f'{name}_num'] = num if math.isfinite(num) else None
         else:
           record[name] = value.item() if isinstance(value, np.generic) else value
       records.append(record)
@@ -158,7 +164,7 @@ class WithRows:
   footer = ''
 
   def records(self: _HasRows) -> list[dict[str, Cell]]:
-    """Returns the rows as dictionaries; an estimate has two entries."""
+    """Returns the rows as dictionaries; an estimate has three entries."""
     return self.rows.records()
 
   def to_frame(self: _HasRows) -> pd.DataFrame:
