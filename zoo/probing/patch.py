@@ -134,18 +134,33 @@ class Effects(WithRows):
       f'prompts is {self.corrupt.mean:.4g}, and that of clean ones '
       f'{self.clean.mean:.4g}\n'
     )
-    reason = why_no_share(
-      self.gap, self.clean, self.corrupt, is_loss=self.quantity == 'loss'
-    )
-    if self.rows and reason is not None:
-      said += f'There are no shares, since {reason}\n'
     if self.left_out:
       said += (
         'Without rows, since they are within a compiled loop or function: '
         f'{shown(self.left_out)}\n'
       )
-    half = f'\n{name_of_share(self.gap)} over {self.gap.num} prompts'
-    return f'{said}{self.rows}{half if self.rows else ""}'
+    ends = self.clean, self.corrupt, self.gap
+    return f'{said}{with_footer(self.rows, *ends, self.quantity)}'
+
+
+def with_footer(
+  rows: Rows[Any], clean: Estimate, corrupt: Estimate, gap: Estimate, quantity: str
+) -> str:
+  """Returns a table of shares, and below it what ± is, or why there are no shares.
+
+  Args:
+    rows: The rows.
+    clean: The loss in the clean prompts.
+    corrupt: The loss in the corrupt prompts.
+    gap: Their gap, prompt by prompt.
+    quantity: What was measured: 'loss' or 'metric'.
+  """
+  if not rows:
+    return str(rows)
+  reason = why_no_share(gap, clean, corrupt, is_loss=quantity == 'loss')
+  if reason is not None:
+    return f'{rows}\nThere are no shares, since {reason}'
+  return f'{rows}\n{name_of_share(gap)} over {gap.num} prompts'
 
 
 def effects(

@@ -18,7 +18,7 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, difference, estimate
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import Share
-from zoo.measure.table import Rows, WithRows, name_of_share
+from zoo.measure.table import Rows, WithRows
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import (
   check_is_list,
@@ -54,6 +54,7 @@ from zoo.probing.patch import (
   moved_by,
   new_value,
   share_moved,
+  with_footer,
 )
 from zoo.probing.reach import depends, in_trial, readers
 
@@ -105,6 +106,7 @@ class PathEffects(WithRows):
     corrupt: The loss in the corrupt prompts.
     gap: The corrupt loss minus the clean loss, prompt by prompt.
     rows: One row for each sender.
+    quantity: What was measured: 'loss', or 'metric' if `path_effects` was given one.
   """
 
   receiver: Node
@@ -112,12 +114,13 @@ class PathEffects(WithRows):
   corrupt: Estimate
   gap: Estimate
   rows: Rows[PathEffect]
+  quantity: str = 'loss'
 
   def __str__(self) -> str:
-    half = f'\n{name_of_share(self.gap)} over {self.gap.num} prompts'
+    ends = self.clean, self.corrupt, self.gap
     return (
       f'paths into {self.receiver}; gap {self.gap.mean:.4g} ± {self.gap.half:.2g}\n'
-      f'{self.rows}{half if self.rows else ""}'
+      f'{with_footer(self.rows, *ends, self.quantity)}'
     )
 
 
@@ -293,6 +296,7 @@ def path_effects(
     estimate(corrupt_loss),
     difference(corrupt_loss, clean_loss),
     Rows(rows, f'no sender reaches {receiver}'),
+    'loss' if metric is None else 'metric',
   )
 
 
