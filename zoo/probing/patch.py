@@ -19,7 +19,7 @@ from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, recorded, site_of
-from zoo.probing.attribution_patching import NUM_STEPS, first_order_moves
+from zoo.probing.attribution_patching import NUM_STEPS, first_order_loss_changes
 from zoo.probing.checks import (
   check_is_list,
   no_array,
@@ -418,18 +418,18 @@ def _first_order_losses(
     ends = [loss(recorded(model, prompt, ())[1], clean) for prompt in (clean, corrupt)]
     for end in ends:
       check_metric(end, len(clean.x))
-    return *ends, first_order_moves(
+    return *ends, first_order_loss_changes(
       model, clean, corrupt, axes, kinds, loss, num_steps, heads, tokens
     )
 
-  clean_loss, corrupt_loss, moves = run_once(measured, [model], clean, corrupt)
+  clean_loss, corrupt_loss, changes = run_once(measured, [model], clean, corrupt)
   clean_loss = np.asarray(clean_loss, np.float64)
   corrupt_loss = np.asarray(corrupt_loss, np.float64)
-  moves = jax.tree.map(lambda move: np.asarray(move, np.float64), moves)
+  changes = jax.tree.map(lambda change: np.asarray(change, np.float64), changes)
   sites = [*axes]
   losses = [
     (corrupt_loss if kind == RECOVERED else clean_loss)
-    + moves[REPLACEMENTS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
+    + changes[REPLACEMENTS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
     for kind, (site,), (head,), (token,) in zip(*selections, strict=True)
   ]
   return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
