@@ -123,7 +123,7 @@ def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
   assert algorithm.nearest_gd.unexplained is not None
   assert algorithm.nearest_gd.unexplained < UNEXPLAINED
   # The labels move the predictions by −1 times what the step says: (1 + 1)² = 4.
-  assert algorithm.nearest_gd.unexplained_of_labels == pytest.approx(4, rel=0.01)
+  assert algorithm.nearest_gd.unexplained_of_odd_part == pytest.approx(4, rel=0.01)
   is_descent, verdict = judge(algorithm, task, None)
   assert not is_descent
   assert verdict.endswith(', but 400 % of what the labels change.')

@@ -141,11 +141,11 @@ def judge(
     f'one step of size {nearest.step:.4f} from w_0, which is {distance:.3g} from the '
     f'prior mean, leaves {percent(nearest.unexplained)}'
   )
-  of_labels = nearest.unexplained_of_labels
+  of_odd_part = nearest.unexplained_of_odd_part
   if nearest.unexplained > UNEXPLAINED:
     return False, f'No: the nearest step, {step}.'
-  if of_labels is None or of_labels > UNEXPLAINED:
-    left = percent(1.0 if of_labels is None else of_labels)
+  if of_odd_part is None or of_odd_part > UNEXPLAINED:
+    left = percent(1.0 if of_odd_part is None else of_odd_part)
     return False, f'No: {step}, but {left} of what the labels change.'
   if rivals := _rivals(candidates):
     return False, f'No: {step}; nearer is {rivals}.'
