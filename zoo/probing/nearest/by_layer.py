@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from zoo.core.errors import UserError, check_count
-from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import distinct
@@ -30,6 +29,7 @@ from zoo.probing.nearest.candidates import check_numbers
 from zoo.probing.nearest.context import (
   PER_NUMBER,
   SHARE_ROUNDING,
+  ignores_context,
   ignores_labels,
   variation_of_numbers,
   with_others,
@@ -249,7 +249,7 @@ def layer_algorithms(
   last = samples.predictions[:, -1]
   variation = variation_of_numbers(last, samples.other)[:num_prompts]
   check_finite('the model', samples.predictions, variation)
-  if not variation.mean() > ROUNDING * np.mean(last**2):
+  if ignores_context(variation, last):
     raise UserError(
       f'{type(model).__name__} ignores its context: its predictions for one query are '
       'the same in all prompts, and no algorithm can explain them'

@@ -26,9 +26,10 @@ from zoo.measure.predict import (
   sample_batches,
 )
 from zoo.measure.ratio import ratio
+from zoo.probing.checks import check_finite
 from zoo.probing.nearest.context import (
+  ignores_context,
   ignores_labels,
-  share_of_variation,
   variation_of_numbers,
   with_others,
 )
@@ -174,8 +175,9 @@ def predict_with_variation(
   )
   own, other = own.astype(np.float64), other.astype(np.float64)
   variation = variation_of_numbers(own, other)
-  varies = share_of_variation(variation, variation, own) is not None
-  return own, variation, varies and not ignores_labels(predict, prompts[0])
+  check_finite('the model', own, variation)
+  is_blind = ignores_context(variation, own) or ignores_labels(predict, prompts[0])
+  return own, variation, not is_blind
 
 
 def _attempt(

@@ -86,9 +86,14 @@ def share_of_variation(
     UserError: If a prediction is not finite.
   """
   check_finite('the model', prediction, variation)
-  if not variation.mean() > ROUNDING * np.mean(prediction**2):
-    return None
-  return ratio(part, variation)
+  return None if ignores_context(variation, prediction) else ratio(part, variation)
+
+
+def ignores_context(
+  variation: Float[np.ndarray, ' p'], prediction: Float[np.ndarray, ' p']
+) -> bool:
+  """Returns whether the variation over contexts is no larger than rounding."""
+  return not variation.mean() > ROUNDING * np.mean(prediction**2)
 
 
 def ignores_labels(

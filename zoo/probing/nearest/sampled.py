@@ -32,6 +32,7 @@ from zoo.probing.checks import check_finite
 from zoo.probing.nearest.candidates import Candidates, check_numbers
 from zoo.probing.nearest.context import (
   PER_NUMBER,
+  ignores_context,
   ignores_labels,
   share_of_variation,
   variation_of_numbers,
@@ -288,8 +289,7 @@ def _draw(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Drawn
     _relabelled(predict, task, prompts, seed),
     variation,
     ignores_labels=ignores_labels(predict, prompts[0]),
-    ignores_context=share_of_variation(variation, variation, samples.prediction)
-    is None,
+    ignores_context=ignores_context(variation, samples.prediction),
   )
 
 
