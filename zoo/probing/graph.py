@@ -17,7 +17,7 @@ from zoo.core.taps import places
 from zoo.measure.predict import run_once
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import taps_of
-from zoo.probing.reach import exchanged, readers, values_given
+from zoo.probing.reach import exchanged, outputs_of, two_of, values_given
 
 # The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)
@@ -103,6 +103,14 @@ def part_of(node: Node, axes: str | None, shape: tuple[int, ...]) -> Part:
       )
     part[axis] = int(number)
   return tuple(part)
+
+
+def from_first_token(node: Node, axes: str | None, shape: tuple[int, ...]) -> Node:
+  """Returns a node whose token is counted from the first one; see `part_of`."""
+  axis = axis_of(axes, TOKENS)
+  if node.token is None or axis is None:
+    return node
+  return node._replace(token=node.token % shape[axis])
 
 
 def put_part(
@@ -309,9 +317,8 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   wanted = [site for site, kind in kinds.items() if kind in KINDS_OF_GRAPH]
   shapes = shapes_in_order(model, prompt, wanted)
   order = list(shapes)
-  few = jax.tree.map(lambda array: array[:2], prompt)
-  by_heads = readers(model, few, [site for site in order if kinds[site] == 'heads'])
-  outs = {site for of_heads in by_heads.values() for site in of_heads}
+  few = two_of(prompt)
+  outs = outputs_of(model, few, [site for site in order if kinds[site] == 'heads'])
   starts = [i for i, site in enumerate(order) if kinds[site] == 'stream']
   if not starts:
     raise UserError(f'no tap of the kind stream of {name} is called')

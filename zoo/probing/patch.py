@@ -35,6 +35,7 @@ from zoo.probing.graph import (
   Node,
   NodeLike,
   axis_of,
+  from_first_token,
   node_of,
   part_of,
 )
@@ -749,10 +750,7 @@ def _parts_of(
   for node in target:
     shape = shapes[node.site].shape
     part_of(node, axes[node.site] or None, shape)  # It checks the head and the token.
-    axis = axis_of(axes[node.site], TOKENS)
-    if node.token is not None and axis is not None:
-      node = node._replace(token=node.token % shape[axis])
-    nodes.append(node)
+    nodes.append(from_first_token(node, axes[node.site], shape))
   if len(nodes) > 1:
     return [((_name_of(target), None, None), nodes)]
   (node,) = nodes

@@ -30,11 +30,11 @@ from zoo.probing.checks import (
 from zoo.probing.edit import edited
 from zoo.probing.graph import (
   HEADS,
-  TOKENS,
   Node,
   NodeLike,
   Part,
   axis_of,
+  from_first_token,
   node_of,
   part_of,
   put_part,
@@ -56,7 +56,7 @@ from zoo.probing.patch import (
   share_moved,
   with_footer,
 )
-from zoo.probing.reach import depends, in_trial, readers
+from zoo.probing.reach import depends, in_trial, outputs_of, readers, two_of
 
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.
@@ -371,9 +371,8 @@ def _plan(
         f'{name} has no tap of the kind embed or stream; without one it is not known '
         f'which outputs contain {site!r}, whose kind is {taps[site].kind}'
       )
-  few = jax.tree.map(lambda array: array[:2], corrupt)
   beside_stream = [site for site in sites if taps[site].kind not in _OF_STREAM]
-  direct = readers(model, few, beside_stream)
+  direct = readers(model, two_of(corrupt), beside_stream)
   num_bytes = sum(shape.size * shape.dtype.itemsize for shape in shapes.values())
   at_once = min(_MOST_AT_ONCE, len(nodes) * len(kinds), max(1, _BYTES // num_bytes))
   is_frozen = [
@@ -385,7 +384,8 @@ def _plan(
   ]
   return _Plan(
     nodes=[
-      _from_start(node, taps[node.site].axes, shapes[node.site]) for node in nodes
+      from_first_token(node, taps[node.site].axes, shapes[node.site].shape)
+      for node in nodes
     ],
     receiver=receiver,
     part=part,
@@ -554,9 +554,7 @@ def _senders(
     return found
 
   shapes = jax.eval_shape(values)
-  few = jax.tree.map(lambda array: array[:2], prompt)
-  by_heads = readers(model, few, heads)
-  mixers = {site for of_heads in by_heads.values() for site in of_heads}
+  mixers = outputs_of(model, two_of(prompt), heads)
   nodes = [Node(site) for site in called[:1]]
   for site in sites_of_kind(model, 'heads', 'added'):
     if site in heads and site in shapes:
@@ -595,11 +593,3 @@ def _part(
       'have numbers with a fraction'
     )
   return part_of(node, axes, shape.shape)
-
-
-def _from_start(node: Node, axes: str | None, shape: jax.ShapeDtypeStruct) -> Node:
-  """Returns a node whose token is counted from the first one."""
-  axis = axis_of(axes, TOKENS)
-  if node.token is None or axis is None:
-    return node
-  return node._replace(token=node.token % shape.shape[axis])

@@ -211,6 +211,23 @@ def readers(
   }
 
 
+def outputs_of(model: Predictor, prompt: Prompt, heads: Sequence[str]) -> set[str]:
+  """Returns the sites of the kind `added` that are computed directly from some heads.
+
+  Args:
+    model: A model with taps of the kind `added`.
+    prompt: Prompts; two are enough.
+    heads: The sites of the heads.
+  """
+  by_heads = readers(model, prompt, heads)
+  return {site for of_heads in by_heads.values() for site in of_heads}
+
+
+def two_of(prompt: Prompt) -> Prompt:
+  """Returns two of the prompts, which show how a model is connected."""
+  return jax.tree.map(lambda array: array[:2], prompt)
+
+
 def values_given(
   model: Any,
   prompt: Prompt,
