@@ -325,9 +325,9 @@ a value that passes a mask as NaN alone reaches the prediction
   - return by_noise & jnp.any(differs[-1] | jnp.isnan(after[-1]))
   + return by_noise | jnp.any(differs[-1] | jnp.isnan(after[-1]))
 a value is resampled from its own other entries, not from the next prompt
-  zoo/probing/attribution_patching.py: probing/test_patch.py
-  - 'resample': lambda value: jnp.roll(value, -1, axis=0),
-  + 'resample': lambda value: jnp.roll(value, -1, axis=-1),
+  zoo/probing/edit.py: probing/test_patch.py
+  - return jnp.roll(value, -1, axis=0)
+  + return jnp.roll(value, -1, axis=-1)
 a circuit is judged on the prompts on which it was chosen
   zoo/probing/circuits.py: probing/test_circuits.py
   - judged = _judged(runner, judging, search.order, search.num_kept, seed)
