@@ -253,7 +253,19 @@ class Graph(NamedTuple):
 
     It is called within a function that JAX traces.
     """
-    return ends_of(model, self, clean, corrupt)
+    added, streams = [], []
+    for prompt in (corrupt, clean):
+      sites = [site for stage in self.stages for site in stage.sites]
+      values, _ = recorded(model, prompt, sites)
+      of_prompt = [values[self.stages[0].site]]
+      for stage in self.stages:
+        if (mixer := stage.attention) is not None:
+          parts = {site: values[site] for site in mixer.parts}
+          of_prompt += _heads_apart(model, prompt, mixer, parts)
+        of_prompt += [values[site] for site in stage.networks]
+      added.append(jnp.stack(of_prompt))
+      streams.append([values[stage.site] for stage in self.stages])
+    return Ends(added[0], added[1], streams[0])
 
   def run(
     self,
@@ -290,10 +302,10 @@ class Graph(NamedTuple):
       # A stage reads the same as in the last run if no edge until there has changed.
       pairs = zip(of_stages[:-1], before[:-1], strict=True)
       is_equal = jnp.stack([jnp.all(new == old) for new, old in pairs])
-      known = KnownRun(last[1], jnp.cumprod(is_equal).astype(bool))
+      known = _KnownRun(last[1], jnp.cumprod(is_equal).astype(bool))
     changes = None if nudges is None else self.by_stage(nudges)
-    streams = with_edges(ends, of_stages, changes)
-    return run_graph(model, self, prompt, streams, embedded, known)
+    streams = _with_edges(ends, of_stages, changes)
+    return _run_graph(model, self, prompt, streams, embedded, known)
 
 
 def graph_of(model: Predictor, prompt: Prompt) -> Graph:
@@ -468,7 +480,7 @@ class Run(NamedTuple):
   added: Float[Array, 'u b n w']
 
 
-class KnownRun(NamedTuple):
+class _KnownRun(NamedTuple):
   """What is known of a run from another one.
 
   Attributes:
@@ -483,16 +495,16 @@ class KnownRun(NamedTuple):
 
 # Such a function takes the number of a stage and what each sender added before it, and
 # returns a stream for each receiver, `[r, b, n, w]`.
-Streams = Callable[[int, Sequence[Array]], Array]
+_Streams = Callable[[int, Sequence[Array]], Array]
 
 
-def run_graph(
+def _run_graph(
   model: Any,
   graph: Graph,
   prompt: Prompt,
-  streams: Streams,
+  streams: _Streams,
   embedded: Float[Array, 'b n w'] | None = None,
-  known: KnownRun | None = None,
+  known: _KnownRun | None = None,
 ) -> Run:
   """Runs a model in which each reader has its own stream.
 
@@ -607,29 +619,9 @@ class Ends(NamedTuple):
   streams: list[Float[Array, 'b n w']]
 
 
-def ends_of(model: Any, graph: Graph, clean: Prompt, corrupt: Prompt) -> Ends:
-  """Returns what each sender adds in clean and in corrupt prompts.
-
-  It is called within a function that JAX traces.
-  """
-  added, streams = [], []
-  for prompt in (corrupt, clean):
-    sites = [site for stage in graph.stages for site in stage.sites]
-    values, _ = recorded(model, prompt, sites)
-    of_prompt = [values[graph.stages[0].site]]
-    for stage in graph.stages:
-      if (mixer := stage.attention) is not None:
-        parts = {site: values[site] for site in mixer.parts}
-        of_prompt += _heads_apart(model, prompt, mixer, parts)
-      of_prompt += [values[site] for site in stage.networks]
-    added.append(jnp.stack(of_prompt))
-    streams.append([values[stage.site] for stage in graph.stages])
-  return Ends(added[0], added[1], streams[0])
-
-
-def with_edges(
+def _with_edges(
   ends: Ends, masks: Sequence[Array], nudges: Sequence[Array] | None = None
-) -> Streams:
+) -> _Streams:
   """Returns streams in which the edges of a mask carry what is added in this run.
 
   All other edges carry what is added in the corrupt prompts. The mask has the form of

@@ -46,7 +46,10 @@ class Exchange(Replacement):
 
 
 def exchanged(model: nnx.Module, functions: Mapping[str, Callable[[Any], Any]]) -> Any:
-  """Returns a copy of a model in which functions change the values at some sites."""
+  """Returns a copy of a model in which functions change the values at some sites.
+
+  Unlike `edited` it checks nothing, and a value may be a tree of arrays.
+  """
   copy = without_shortcuts(model)
   for place in places(copy):
     if place.site in functions:

@@ -463,7 +463,9 @@ def _untrained(name: str, task: Task) -> Predictor:
   )
 
 
-def _read(function: Instrument, model: Predictor, task: Task, seed: int) -> _Read:
+def _read_shares(
+  function: Instrument, model: Predictor, task: Task, seed: int
+) -> _Read:
   """Returns what `read` does; a number becomes an estimate that is exact."""
   values, reason = read(function, model, task, seed)
   return {
@@ -496,7 +498,7 @@ def _read_all(
   read = {}
   for name, model in models.items():
     logging.info('check_instrument: %s', name)
-    read[name] = _read(function, model, task, 0)
+    read[name] = _read_shares(function, model, task, 0)
   return read
 
 
@@ -642,7 +644,9 @@ def _coverage(
   if not num_draws:
     return []
   logging.info('check_instrument: coverage of %s', name)
-  draws = [_read(function, planted.model, task, seed)[0] for seed in range(num_draws)]
+  draws = [
+    _read_shares(function, planted.model, task, seed)[0] for seed in range(num_draws)
+  ]
   # Under the least coverage that is claimed, fewer hits than `least` have half of the
   # level at most. Under the largest coverage, so have more hits than `most`.
   least = int(stats.binom.ppf(_COVERAGE_LEVEL / 2, num_draws, claimed[0]))
