@@ -13,8 +13,8 @@ from tests.marks import SLOW, mostly_full
 from zoo.measure.intervals import Estimate, Interval
 from zoo.probing.attention_heads import _LEAST_PROMPTS as LEAST_OF_CORRELATION
 from zoo.probing.attention_heads import correlation
-from zoo.probing.latents import _LEAST_PROMPTS as LEAST_OF_PROBES
 from zoo.probing.latents import _scores
+from zoo.probing.linear_maps import LEAST_PROMPTS as LEAST_OF_PROBES
 from zoo.probing.linear_maps import LEAST_UNTRAINED, Ridge
 from zoo.probing.nearest.by_layer import _match
 from zoo.probing.nearest.context import share_of_variation
