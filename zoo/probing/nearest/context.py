@@ -90,9 +90,14 @@ def share_of_variation(
 
 
 def ignores_context(
-  variation: Float[np.ndarray, ' p'], prediction: Float[np.ndarray, ' p']
+  variation: Float[np.ndarray, ' p'], prediction: Float[np.ndarray, ' q']
 ) -> bool:
-  """Returns whether the variation over contexts is no larger than rounding."""
+  """Returns whether the variation over contexts is no larger than rounding.
+
+  Args:
+    variation: A number for each prompt, whose mean is the variation over contexts.
+    prediction: Predictions, whose mean square says what is rounding.
+  """
   return not variation.mean() > ROUNDING * np.mean(prediction**2)
 
 
