@@ -35,7 +35,7 @@ Everywhere ± is the standard error times Student's t, or the end of an interval
 farther away. It is [half of a 95 % interval](glossary.md#intervals) from the numbers of
 prompts on that are [below](#how-often-intervals-contain-the-truth). In the formulas f
 is the prediction of the model, y the target, E L a mean loss, and E Var(f | x_q) the
-[effect of the context](unexplained.md#the-effect-of-the-context). The pages
+[variation over contexts](unexplained.md#the-variation-over-contexts). The pages
 [Which algorithm](probing.md) and [Patch and ablate](inside.md) say how to use the
 functions.
 
@@ -116,10 +116,10 @@ _TABLES = """
 | `result.to_frame()` | a data frame; pandas must be installed in addition |
 | `result.to_csv(path)` | a file |
 
-In records, data frames and files an estimate has two columns, such as `recovered` and
-`recovered_stderr`. An interval that is not that of a mean has three: `random_r2`,
-`random_r2_half` and `random_r2_confidence`. `launch.probe --interventions` writes these
-files beside its pictures.
+In records, data frames and files an estimate has three columns, such as `recovered`,
+`recovered_stderr` and `recovered_num`, the number of draws. An interval that is not
+that of a mean has three, too: `random_r2`, `random_r2_half` and `random_r2_confidence`.
+`launch.probe --interventions` writes these files beside its pictures.
 """
 _COVERED = """
 ## How often intervals contain the truth

@@ -3,8 +3,8 @@
 python -m examples.over_training
 
 Trains three seeds of a layer of linear attention, and reads at each kept step which
-share of the effect of the context the nearest step of gradient descent leaves. It takes
-about a minute on two cores, and writes runs/over_training/share.png.
+share of the variation over contexts the nearest step of gradient descent leaves. It
+takes about a minute on two cores, and writes runs/over_training/share.png.
 """
 
 import pathlib
@@ -43,7 +43,7 @@ def share(model: Predictor, task: Task, seed: int) -> dict[str, float | None]:
 def main() -> None:
   found = over_training(train(), share, file=FOLDER / 'share.json')
   print(found)
-  axes = plot_over_training(found, 'unexplained share of the effect of the context')
+  axes = plot_over_training(found, 'unexplained share of the variation over contexts')
   axes.figure.savefig(FOLDER / 'share.png')
 
 

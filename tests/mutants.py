@@ -325,9 +325,9 @@ a value that passes a mask as NaN alone reaches the prediction
   - return by_noise & jnp.any(differs[-1] | jnp.isnan(after[-1]))
   + return by_noise | jnp.any(differs[-1] | jnp.isnan(after[-1]))
 a value is resampled from its own other entries, not from the next prompt
-  zoo/probing/attribution_patching.py: probing/test_patch.py
-  - 'resample': lambda value: jnp.roll(value, -1, axis=0),
-  + 'resample': lambda value: jnp.roll(value, -1, axis=-1),
+  zoo/probing/edit.py: probing/test_patch.py
+  - return jnp.roll(value, -1, axis=0)
+  + return jnp.roll(value, -1, axis=-1)
 a circuit is judged on the prompts on which it was chosen
   zoo/probing/circuits.py: probing/test_circuits.py
   - judged = _judged(runner, judging, search.order, search.num_kept, seed)
@@ -340,10 +340,10 @@ a fitted readout is measured on the prompts of its fit
   zoo/probing/logit_lens.py: probing/test_logit_lens.py
   - np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
   + np.linalg.lstsq(inputs[:num_prompts], targets[:num_prompts])[0]
-distances of layers are shares of the effect of the context on other prompts
+distances of layers are shares of the variation over contexts on other prompts
   zoo/probing/nearest/by_layer.py: probing/test_by_layer.py
-  - left = effect[num_prompts // 2 :]
-  + left = effect[: num_prompts - num_prompts // 2]
+  - left = variation[num_prompts // 2 :]
+  + left = variation[: num_prompts - num_prompts // 2]
 the likelihood of numbers has the variance ½
   zoo/probing/nearest/mixtures.py: probing/test_mixtures.py
   - log_likelihoods = -np.square(seen - others[:, :, :-1])[..., 0] / 2

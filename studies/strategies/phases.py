@@ -46,8 +46,8 @@ class Diagram:
       `[value, step]`.
     is_shared: Whether two predictors share one weight in some seed,
       `[m, m, value, step]`.
-    unexplained: The distance of a model from its mixture, divided by the effect of the
-      context on the model. NaN for a model that ignores its context.
+    unexplained: The distance of a model from its mixture, divided by the variation over
+      contexts of the model. NaN for a model that ignores its context.
     odds: The log odds of the first against the second of two predictors, given the
       labels of all prompts up to a step, in nats. NaN for another number of predictors,
       or for numeric labels without noise.
@@ -275,7 +275,7 @@ def table(diagram: Diagram) -> str:
 
   Predictors that share one weight in some seed are printed as one: the first has the
   sum of their weights. The column `unexplained` has the distance from the mixture,
-  divided by the effect of the context. The column `since` has the first step from
+  divided by the variation over contexts. The column `since` has the first step from
   which on the largest weight is that of the predictor which has it at the end.
   """
   winners = diagram.winners

@@ -37,8 +37,8 @@ class Fit:
     weights: The weights of the predictors by name. Predictors that cannot be told apart
       have one weight, and their names are joined by ', '.
     stderrs: The standard errors of the weights.
-    unexplained: The distance of the model from the mixture, divided by the effect of
-      the context on the model. None for a model that ignores its context.
+    unexplained: The distance of the model from the mixture, divided by the variation
+      over contexts of the model. None for a model that ignores its context.
     by_prompt: The same for a mixture whose weights depend on the prompt. None if that
       was not fitted.
   """

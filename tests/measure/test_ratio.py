@@ -15,7 +15,7 @@ from zoo.measure.intervals import (
   estimate_of_neighbours,
 )
 from zoo.measure.ratio import ratio, ratios, share_of_gap
-from zoo.measure.table import name_of_share
+from zoo.measure.table import name_of_own, name_of_share
 
 
 def test_a_share_of_a_gap_that_may_be_0_is_none():
@@ -52,7 +52,11 @@ def test_a_gap_that_is_less_sure_has_the_set_of_fieller():
   assert share.low < share.mean < share.high
   assert share.confidence == 0.9973
   assert str(share).endswith('(99.73 %)')
-  assert name_of_share(estimate(gap)) == '± 3 s.e.'
+  assert name_of_share(estimate(gap)) == name_of_own(share) == '± 3 s.e.'
+  sure = 10 + gap
+  own = share_of_gap(part, np.zeros(64), sure)
+  assert own is not None
+  assert name_of_share(estimate(sure)) == name_of_own(own) == '± t·s.e.'
   width = stats.t.ppf((1 + 0.9973) / 2, 63)
   for end in share.low, share.high:  # There the mean of part − end · gap is just not 0.
     rest = estimate(part - end * gap)

@@ -98,7 +98,7 @@ def test_preconditioned_descent_is_found():
   assert found.matches['gd'].unexplained[2].min() > 1e-3
 
 
-def test_the_distances_are_shares_of_the_effect_of_the_context():
+def test_the_distances_are_shares_of_the_variation_over_contexts():
   """That of a step of size 0.4 from w_0 = w*, `0.16 E |r|²` with r = Xᵀ(y − X w*)/C."""
   model = constructions.deep_gradient_descent(_START, [0.4])
   layers = layer_algorithms(model, _task(), num_prompts=1024, num_steps=1)
@@ -107,18 +107,18 @@ def test_the_distances_are_shares_of_the_effect_of_the_context():
   posterior = np.linalg.inv(np.eye(_D) + np.swapaxes(x, 1, 2) @ x / 0.3**2)
   left = posterior.trace(axis1=1, axis2=2).mean() / _D  # to 2e-4
   # Orthogonality: E (f_0 − bayes)² is the prior's risk minus that of Bayes.
-  effect = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.3**2 * _D / _C)
-  expected = _D * (1 - left) / effect
+  variation = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.3**2 * _D / _C)
+  expected = _D * (1 - left) / variation
   assert abs(bayes.unexplained[0, 0] - expected) < 4 * bayes.stderr[0, 0]
   assert 0 < bayes.stderr[0, 0] < 0.3 * expected
   assert layers.fitted.matches['gd'].unexplained[0, 0] < 0.1
   assert layers.own.matches['gd'].unexplained.shape == (2, 2)
 
 
-def test_a_share_is_of_the_effect_on_the_prompts_of_its_distance():
+def test_a_share_is_of_the_variation_on_the_prompts_of_its_distance():
   rng = np.random.default_rng(0)
-  predictions, effect = rng.normal(size=(40, 1)), np.repeat([4.0, 1.0], 10)
-  own = readout_of(predictions, {}, {'zero': np.zeros(20)}, effect, num_steps=1)
+  predictions, variation = rng.normal(size=(40, 1)), np.repeat([4.0, 1.0], 10)
+  own = readout_of(predictions, {}, {'zero': np.zeros(20)}, variation, num_steps=1)
   (distance,) = own.matches['zero'].unexplained[0]
   # The first half of 20 prompts chooses the number of steps.
   assert distance == pytest.approx(np.mean(predictions[10:20] ** 2))
@@ -129,10 +129,10 @@ def test_errors_and_intervals_hold_for_other_prompts():
   """Of draws whose distances are known: 0.5 at one step, a little more at two."""
   rng, matches = np.random.default_rng(0), []
   for _ in range(200):
-    effect = rng.chisquare(3, size=100) / 3
+    variation = rng.chisquare(3, size=100) / 3
     noise = rng.chisquare(3, size=(2, 100, 1)) / 3
     errors = noise * [1.0, 0.5, 0.51] + rng.normal(0, 0.1, size=(2, 100, 3))
-    matches.append(match_of(errors[0][:, None], errors[1][:, None], effect, []))
+    matches.append(match_of(errors[0][:, None], errors[1][:, None], variation, []))
   distances = np.stack([match.unexplained[0] for match in matches])
   stated = np.mean([match.stderr[0] for match in matches], axis=0)
   # The spread of 200 is known to 5 %, and ratios are biased in the second order.
@@ -189,7 +189,7 @@ def test_a_sentence_says_only_what_survives_its_interval():
   apart = _readout(([0, 1, 2], [0, 1, 2], [0, 1, 2]), near)
   assert name_layer_algorithms(apart) == (
     'After the last layer, 2, the nearest algorithm is conjugate gradients with 2 '
-    'steps, which is 2 % (s.e. 0.1 %) of the effect of the context away from it; not '
+    'steps, which is 2 % (s.e. 0.1 %) of the variation over contexts away from it; not '
     "told apart from it: the task's ridge at 3 % (s.e. 0.1 %). Its nearest number of "
     'steps rises from 1 after layer 1 to 2 after layer 2.'
   )

@@ -21,7 +21,7 @@ from tests.weights import drawn, promoting_float64
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.probing import Node, circuit, circuits
 from zoo.probing.circuits import _of_random, _pair, _range_of
-from zoo.probing.graph import ends_of, graph_of, run_graph, with_edges
+from zoo.probing.graph import graph_of
 
 
 @functools.cache
@@ -250,9 +250,8 @@ def test_runs_of_random_edges_are_those_of_numpy():
 
     @jax.jit
     def predict(mask):
-      ends = ends_of(model, graph, clean, corrupt)
-      of_stages = graph.by_stage(mask.astype(float))
-      return run_graph(model, graph, clean, with_edges(ends, of_stages)).prediction
+      ends = graph.ends(model, clean, corrupt)
+      return graph.run(model, clean, ends, mask.astype(float)).prediction
 
     for mask in [*masks, np.ones(count, bool), np.zeros(count, bool)]:
       # In float64 a sum of some hundred products in another order.

@@ -1,4 +1,4 @@
-"""The effect of the context, against closed forms and of models that are blind."""
+"""The variation over contexts, against closed forms and of models that are blind."""
 
 import math
 
@@ -12,16 +12,16 @@ from tests.marks import mostly_full, mostly_slow
 from tests.settings import isotropic
 from zoo.estimators.baselines import Zero
 from zoo.probing import strategies
-from zoo.probing.nearest.context import _over_equal_queries, effects_by_length
+from zoo.probing.nearest.context import _over_equal_queries, variation_by_length
 
 _D, _C = 3, 4
 
 
-def _effects(task, predict, num_prompts=2048):
-  """The mean effects after 0, …, C examples, with their standard errors."""
+def _variation(task, predict, num_prompts=2048):
+  """The mean variation after 0, …, C examples, with their standard errors."""
   prompt = task.sample(jax.random.key(0), num_prompts)
   own = [predict(prompt.prefix(t), t) for t in range(task.context_length + 1)]
-  found = effects_by_length(
+  found = variation_by_length(
     task,
     prompt,
     np.stack(own, axis=1),
@@ -32,7 +32,7 @@ def _effects(task, predict, num_prompts=2048):
   return found.mean(axis=0), found.std(axis=0, ddof=1) / num_prompts**0.5
 
 
-def test_the_effect_on_numbers_is_the_variance_for_one_query():
+def test_the_variation_on_numbers_is_the_variance_for_one_query():
   """Of `(a + y_last) Σ_j x_qj + b`: Var(y) d, whatever a and b are."""
 
   def predict(prompt, t):
@@ -40,12 +40,12 @@ def test_the_effect_on_numbers_is_the_variance_for_one_query():
     along = np.asarray(prompt.x_query).sum(axis=1)
     return ((5 + last) * along + 7)[:, None]
 
-  mean, stderr = _effects(isotropic(_D, _C, noise_std=0.5), predict)
+  mean, stderr = _variation(isotropic(_D, _C, noise_std=0.5), predict)
   assert mean[0] == 0
   assert np.all(np.abs(mean - (_D + 0.25) * _D)[1:] < 4 * stderr[1:])
 
 
-def test_a_query_that_occurs_once_has_the_mean_effect_of_the_others():
+def test_a_query_that_occurs_once_has_the_mean_variation_of_the_others():
   own = np.array([[1.0], [3.0], *[[2.0]] * 14, [100.0]])
   queries = np.array([[0.0]] * 16 + [[1.0]])
   found = _over_equal_queries(own, queries, isotropic(_D, _C))
@@ -55,7 +55,7 @@ def test_a_query_that_occurs_once_has_the_mean_effect_of_the_others():
 
 
 @pytest.mark.parametrize('name', mostly_slow(['urns'], ['gaussian_clusters']))
-def test_the_effect_on_classes_is_a_divergence_from_the_mean(name):
+def test_the_variation_on_classes_is_a_divergence_from_the_mean(name):
   """Of p for the first label of two, and 1 − p for the other.
 
   The queries of one task are symbols, which recur, and of the other are points.
@@ -68,7 +68,7 @@ def test_the_effect_on_classes_is_a_divergence_from_the_mean(name):
     labels = np.asarray(prompt.y[:, 0]) if t else np.full((len(prompt.x), 2), 0.5)
     return labels * p + (1 - labels) * (1 - p)
 
-  mean, stderr = _effects(task, predict, 512)
+  mean, stderr = _variation(task, predict, 512)
   assert mean[0] == 0
   # How often the first label is the class that the query makes more probable: of a
   # fresh urn with two symbols, the symbol of the query, by 2 of 3.
@@ -106,7 +106,7 @@ def test_a_model_that_sees_the_query_alone_follows_no_strategy(name, task):
 
 
 @pytest.mark.slow
-def test_after_fewer_examples_a_task_that_is_not_stationary_has_no_effect():
+def test_after_fewer_examples_a_task_that_is_not_stationary_has_no_variation():
   task = zoo.create_task('nearest_neighbour', num_features=6, context_length=4)
 
   def model(prompt):

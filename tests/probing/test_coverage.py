@@ -13,11 +13,11 @@ from tests.marks import SLOW, mostly_full
 from zoo.measure.intervals import Estimate, Interval
 from zoo.probing.attention_heads import _LEAST_PROMPTS as LEAST_OF_CORRELATION
 from zoo.probing.attention_heads import correlation
-from zoo.probing.latents import _LEAST_PROMPTS as LEAST_OF_PROBES
 from zoo.probing.latents import _scores
+from zoo.probing.linear_maps import LEAST_PROMPTS as LEAST_OF_PROBES
 from zoo.probing.linear_maps import LEAST_UNTRAINED, Ridge
 from zoo.probing.nearest.by_layer import _match
-from zoo.probing.nearest.context import share_of_effect
+from zoo.probing.nearest.context import share_of_variation
 
 pytestmark = SLOW
 _NUM_DRAWS = 600
@@ -127,6 +127,6 @@ def test_intervals_of_an_unexplained_share_contain_it(num_prompts):
     weights, queries = generator.normal(size=(2, num_prompts, 4))
     own = np.sum(weights * queries, axis=1)
     gap = np.square(0.5 * own + 0.2 * generator.normal(size=num_prompts))
-    found = share_of_effect(gap, np.square(own), own)
+    found = share_of_variation(gap, np.square(own), own)
     hits.append(contains(found, 0.25 + 0.04 / 4))
   assert_covered(hits)

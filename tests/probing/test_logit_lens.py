@@ -52,7 +52,10 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   assert readouts.own.half[0] == pytest.approx(half)
   assert readouts.fitted is not None
   record = readouts.records()[2]
-  assert [*record] == ['num_layers', 'own', 'own_stderr', 'fitted', 'fitted_stderr']
+  ends = '', '_stderr', '_num'
+  columns = [f'{name}{end}' for name in ('own', 'fitted') for end in ends]
+  assert [*record] == ['num_layers', *columns]
+  assert record['own_num'] == 64
   assert record['num_layers'] == 2
   assert record['own_stderr'] == readouts.own.stderr[2]
   assert record['fitted'] == readouts.fitted.mean[2]

@@ -190,8 +190,8 @@ def test_a_model_far_from_all_is_not_explained():
   assert result.by_prompt is not None
   none, *shares = [mixture.unexplained for mixture in result.by_length]
   assert none is None
-  # After each of 0 to 3 examples the squared distance is the same, and it is the effect
-  # of the context but after 0 examples, where this is 0.
+  # After each of 0 to 3 examples the squared distance is the same, and it is the
+  # variation over contexts but after 0 examples, where this is 0.
   wanted = [(share, 1) for share in shares]
   wanted += [(result.unexplained, 4 / 3), (result.by_prompt.unexplained, 4 / 3)]
   for share, value in wanted:
@@ -411,16 +411,16 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
   whole = by_hand(f[first], g[first], f[second], g[second])
   # Contexts do not depend on the query: those of other prompts are as good.
   prompt = sample(POOL, jax.random.key(9), 8192)
-  effects = []
+  variations = []
   for t in range(POOL.context_length + 1):
     own = jax.device_get(prompt).prefix(t)
     other = dataclasses.replace(own, x_query=np.roll(own.x_query, 1, axis=0))
     # The prediction for the query of prompt i from the examples of prompt i + 1.
     predicted, swapped = (np.asarray(_at_query(of)) for of in (own, other))
-    effects.append(np.mean((predicted - np.roll(swapped, -1)) ** 2) / 2)
-  for mixture, expected, effect in (
-    (result, whole, np.mean(effects)),
-    (result.by_length[-1], by_hand(*at_query), effects[-1]),
+    variations.append(np.mean((predicted - np.roll(swapped, -1)) ** 2) / 2)
+  for mixture, expected, variation in (
+    (result, whole, np.mean(variations)),
+    (result.by_length[-1], by_hand(*at_query), variations[-1]),
   ):
     weight, weight_stderr, distance = expected
     assert mixture.weights['ridge'] == pytest.approx(weight, abs=1e-5)
@@ -428,7 +428,7 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
     assert mixture.unexplained is not None
     share = mixture.unexplained
-    assert abs(share.mean - distance / effect) < 4 * share.stderr
+    assert abs(share.mean - distance / variation) < 4 * share.stderr
     assert 0 < share.stderr < 0.3 * share.mean
 
 
@@ -443,7 +443,7 @@ def test_the_contexts_follow_the_seed(monkeypatch):
     seeds.append(arguments[-1])
     raise Noted
 
-  monkeypatch.setattr(mixtures, 'effects_by_length', noted)
+  monkeypatch.setattr(mixtures, 'variation_by_length', noted)
   task = zoo.create_task('linear_regression', num_features=1, context_length=1)
   known = {'zero': Zero(), 'ridge': Ridge()}
   with pytest.raises(Noted):

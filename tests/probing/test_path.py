@@ -17,7 +17,7 @@ from tests.probing.models import sample
 from tests.settings import isotropic
 from tests.weights import double, drawn, promoting_float64
 from zoo import probing
-from zoo.probing import Node
+from zoo.probing import Estimate, Node, Rows
 
 # Shares are None only where a test says so.
 path_effect: Any = probing.path_effect
@@ -111,6 +111,18 @@ def test_all_senders_at_once_have_the_effects_of_each_alone():
       )
     with refuses("unknown kind 'one'"):
       probing.path_effects(model, task, clean, corrupt, receiver, kinds=['one'])
+
+
+def test_a_table_without_shares_says_why_below_it():
+  row = probing.PathEffect('embed', None, None, None, None, None, None)
+  large, small = Estimate(1.0, 0.01, 64), Estimate(0.01, 0.01, 64)
+  receiver, rows = Node('layers.0.mixer.out'), Rows([row])
+  for gap, said in (
+    (large, '± t·s.e. over 64 prompts'),
+    (small, 'There are no shares, since the gap is less than 3 standard errors from 0'),
+  ):
+    table = probing.PathEffects(receiver, large, large, gap, rows)
+    assert str(table).splitlines()[-1] == said
 
 
 @pytest.mark.parametrize(

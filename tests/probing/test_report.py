@@ -123,7 +123,7 @@ def test_a_step_against_the_labels_is_no_step_of_gradient_descent():
   assert algorithm.nearest_gd.unexplained is not None
   assert algorithm.nearest_gd.unexplained < UNEXPLAINED
   # The labels move the predictions by −1 times what the step says: (1 + 1)² = 4.
-  assert algorithm.nearest_gd.unexplained_of_labels == pytest.approx(4, rel=0.01)
+  assert algorithm.nearest_gd.unexplained_of_odd_part == pytest.approx(4, rel=0.01)
   is_descent, verdict = judge(algorithm, task, None)
   assert not is_descent
   assert verdict.endswith(', but 400 % of what the labels change.')
@@ -165,7 +165,7 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   assert said.startswith(report.nearest)
   assert report.nearest.partition(',')[0] in (
     'The nearest algorithm is one step of gradient descent',
-    'No algorithm explains half of the effect: the nearest',
+    'No algorithm explains half of the variation: the nearest',
   )
   assert report.baselines is not None
   assert set(report.baselines) == {'gd', 'bayes'}
@@ -320,8 +320,8 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves():
 
   start = 'The nearest algorithm is '
   assert said((0.236, 0.007), (0.236, 0.007), (0.012, 0.0009)) == (
-    f'{start}ridge regression with λ = 0.5, which leaves 1.2 % ± 0.18 % of the effect '
-    'of the context unexplained.'
+    f'{start}ridge regression with λ = 0.5, which leaves 1.2 % ± 0.18 % of the '
+    'variation over contexts unexplained.'
   )
   # A matrix step must be nearer than its special case by more than the errors, and
   # counts only where that is not gradient descent already.
@@ -342,7 +342,7 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves():
   assert both.endswith('not told apart from it: ridge regression with λ = 0.5.')
   far = said((0.8, 0.01), (0.8, 0.01), (0.9, 0.01))
   assert far.startswith(
-    'No algorithm explains half of the effect: the nearest, one step'
+    'No algorithm explains half of the variation: the nearest, one step'
   )
 
 

@@ -29,23 +29,25 @@ class _Row(NamedTuple):
 ROWS = Rows(
   [
     _Row('a', None, 1, np.zeros(2)),
-    _Row('b', Estimate(0.5, 0.1), np.int64(2), np.zeros(2)),  # pyright: ignore[reportArgumentType]
+    _Row('b', Estimate(0.5, 0.1, 64), np.int64(2), np.zeros(2)),  # pyright: ignore[reportArgumentType]
   ]
 )
 RECORDS = [
-  {'name': 'a', 'share': None, 'share_stderr': None, 'number': 1},
-  {'name': 'b', 'share': 0.5, 'share_stderr': 0.1, 'number': 2},
+  {'name': 'a', 'share': None, 'share_stderr': None, 'share_num': None, 'number': 1},
+  {'name': 'b', 'share': 0.5, 'share_stderr': 0.1, 'share_num': 64, 'number': 2},
 ]
 
 
-def test_an_estimate_has_two_columns_and_arrays_none(tmp_path):
+def test_an_estimate_has_three_columns_and_arrays_none(tmp_path):
   assert ROWS.records() == RECORDS
   assert type(ROWS.records()[1]['number']) is int
   ROWS.to_csv(tmp_path / 'new' / 'rows.csv')
   with (tmp_path / 'new' / 'rows.csv').open() as file:
     first, second = csv.DictReader(file)
-  assert first == {'name': 'a', 'share': '', 'share_stderr': '', 'number': '1'}
+  assert first == dict.fromkeys(first, '') | {'name': 'a', 'number': '1'}
+  assert [*first] == [*RECORDS[0]]
   assert float(second['share_stderr']) == 0.1
+  assert second['share_num'] == '64'
   with refuses('cannot be written'):
     ROWS.to_csv(tmp_path / 'new' / 'rows.csv' / 'below.csv')
   assert Rows().records() == []
@@ -55,7 +57,7 @@ def test_a_table_shows_half_of_the_interval_and_says_how_much_it_leaves_out():
   lines = str(ROWS).splitlines()
   assert lines[0].split() == ['name', 'share', 'number']
   assert lines[1].split() == ['a', '-', '1']
-  assert lines[2].split() == ['b', '0.500', '±', '0.196', '2']
+  assert lines[2].split() == ['b', '0.500', '±', '0.200', '2']
   assert repr(ROWS) == str(ROWS)
   assert str(Rows([ROWS[1]] * 50)).endswith('… and 10 more rows')
 
@@ -115,7 +117,7 @@ def test_rows_of_a_dataclass():
     loss: Estimate
 
   assert Rows([Loss('a', Estimate(1.0, 0.5))]).records() == [
-    {'name': 'a', 'loss': 1.0, 'loss_stderr': 0.5}
+    {'name': 'a', 'loss': 1.0, 'loss_stderr': 0.5, 'loss_num': None}
   ]
 
 

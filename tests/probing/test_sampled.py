@@ -119,7 +119,7 @@ def test_least_squares_has_no_penalty_and_no_start():
   assert ridge.start_distance is None
 
 
-# Constants and nonlinear functions of the query, too, are none of the context's effect.
+# Constants and nonlinear functions of the query, too, do not vary over contexts.
 _BLIND = {
   'prior': estimators.prior_mean(_TASK),
   'constant': lambda prompt: jnp.ones(len(prompt.x_query)),
@@ -179,15 +179,15 @@ def test_an_offset_has_no_share_either():
 
 
 @pytest.mark.slow
-def test_the_effect_of_the_context_is_that_of_its_definition():
+def test_the_variation_over_contexts_is_that_of_its_definition():
   """Of one step of size η from w*: `η² (d(1 + (d + 1)/C) + σ² d/C)` for Σ = Λ = I."""
   start = 2.0 * np.ones(_D)
   step = estimators.gradient_descent(start, 0.4)
   nothing = probing.sampled_algorithm(step, _TASK, BATCH_SIZE, seed=3)
   zero = baseline_shares(step, _TASK, BATCH_SIZE, seed=3)['zero']
-  effect = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.25 * _D / _C)
-  # E f² = E (w*·x_q)² + effect, the first 4 d.
-  assert abs(zero.mean - (4 * _D + effect) / effect) < 4 * zero.stderr
+  variation = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.25 * _D / _C)
+  # E f² = E (w*·x_q)² + variation, the first 4 d.
+  assert abs(zero.mean - (4 * _D + variation) / variation) < 4 * zero.stderr
   assert nothing.nearest_gd.unexplained is not None
 
 
@@ -338,8 +338,8 @@ def _ridge_in_numpy(rng, num_prompts):
   (features, labels, learned), (_, _, other) = context(), context()
   prediction = np.sum(learned * query, axis=1)
   samples = sampled._Samples(prediction, prediction, query, features, labels)
-  effect = np.square(prediction - np.sum(other * query, axis=1)) / 2
-  return sampled._Drawn(samples, None, effect, False, False)
+  variation = np.square(prediction - np.sum(other * query, axis=1)) / 2
+  return sampled._Drawn(samples, None, variation, False, False)
 
 
 @pytest.mark.slow

@@ -49,8 +49,6 @@ _LEAST_PROMPTS = 30
 class Measured(TypedDict):
   """The loss of one predictor; None where it is not measured or not finite.
 
-  `exact` is the exact risk at the query, if theory knows it.
-
   Attributes:
     num_prompts: The number of prompts.
     num_examples: The numbers of examples before the query, in order.
@@ -59,6 +57,7 @@ class Measured(TypedDict):
     median: The median loss at each of them.
     difference: The model's mean loss at the query minus that of this predictor.
     difference_stderr: The standard error of the difference, on the same prompts.
+    exact: The exact risk at the query; None if theory does not know it.
     accuracy: The share of correct labels at each number of examples; None unless the
       labels are classes.
     nll: The negative log likelihood of the query's observed label, in nats. It is there

@@ -39,7 +39,7 @@ from zoo.measure.predictive import (
 )
 from zoo.measure.table import Rows
 
-EXACT = 'bayes'  # The other predictors are compared with this baseline.
+_BAYES = 'bayes'  # The predictors are compared with this baseline, the posterior.
 _NUM_NODES = 2048  # A divergence is averaged over this number of values of a label.
 _AT_ONCE = 32  # This number of these values is computed at once, to save memory.
 # A component of a mixture with fewer values has them at places that do not depend on
@@ -109,20 +109,20 @@ def likelihood(
   named = dict(predictors) if isinstance(predictors, Mapping) else {MODEL: predictors}
   if not named:
     raise UserError('there are no predictors; likelihood needs at least one')
-  if EXACT in named:
+  if _BAYES in named:
     raise UserError(
-      f'a predictor is named {EXACT!r}, which is the name of the row of the posterior '
+      f'a predictor is named {_BAYES!r}, which is the name of the row of the posterior '
       'of the task; give it another name'
     )
   for predictor in named.values():
     check_predictor(predictor)
-  exact = task.baselines().get(EXACT)
+  exact = task.baselines().get(_BAYES)
   if exact is not None and not _has_distribution(exact, task):
     exact = None
   together = [*named.values(), *([] if exact is None else [exact])]
   function = _likelihoods if exact is None else _likelihoods_and_divergences
   parts = measure_batches(function, together, task, num_prompts, seed)
-  names = [*named, *([] if exact is None else [EXACT])]
+  names = [*named, *([] if exact is None else [_BAYES])]
   known, nll, *divergences = parts
   for i, name in enumerate(names):
     check_unknown(name, task, known[i])

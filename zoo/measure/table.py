@@ -22,7 +22,7 @@ from zoo.core.errors import UserError
 from zoo.core.tables import format_mean, format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
 from zoo.measure.intervals import Estimate, Interval, half_of
-from zoo.measure.ratio import is_sure
+from zoo.measure.ratio import Share, is_sure
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]
@@ -33,6 +33,7 @@ _MOST_PRINTED_ROWS = 40
 # From this number of prompts on, mean ± half contains the mean of a skewed loss in 93 %
 # of cases or more. With fewer, ± is not called a 95 % interval.
 ENOUGH = 1024
+_FIELLER = '± 3 s.e.'  # This stands after ± in columns of such shares.
 
 
 class Rows(list[_Row]):
@@ -42,8 +43,10 @@ class Rows(list[_Row]):
   `zoo.probing.head_scores`. It is a list, and it prints as a table, in which the number
   after ± is `half` of an `Estimate`. `records` returns the rows as dictionaries,
   `to_frame` as a data frame of pandas, and `to_csv` writes them to a file. There an
-  estimate has two columns, such as `recovered` and its standard error
-  `recovered_stderr`. An `Interval`, such as that of a share, has half of its width in
+  estimate has three columns, such as `recovered`, its standard error
+  `recovered_stderr`, and the number of draws `recovered_num`, which is None if it is
+  not known. `half` follows from the last two, by Student's t with one degree of freedom
+  less than draws. An `Interval`, such as that of a share, has half of its width in
   place of the standard error, and its confidence: `share`, `share_half` and
   `share_confidence`. Fields that are arrays are left out.
 
@@ -58,12 +61,12 @@ class Rows(list[_Row]):
     ... class Loss:
     ...   name: str
     ...   loss: Estimate
-    >>> rows = Rows([Loss('a', Estimate(1.0, 0.1))])
+    >>> rows = Rows([Loss('a', Estimate(1.0, 0.1, num=64))])
     >>> print(rows)
     name           loss
-    a     1.000 ± 0.196
+    a     1.000 ± 0.200
     >>> rows.records()
-    [{'name': 'a', 'loss': 1.0, 'loss_stderr': 0.1}]
+    [{'name': 'a', 'loss': 1.0, 'loss_stderr': 0.1, 'loss_num': 64}]
   """
 
   def __init__(self, rows: Iterable[_Row] = (), empty: str = ''):
@@ -89,6 +92,10 @@ class Rows(list[_Row]):
             # `half` of an estimate is that of its 95 % interval.
             confidence = getattr(value, 'confidence', 0.95)
             record[f'{name}_confidence'] = None if value is None else confidence
+          else:
+            # Infinity stands for a number that is not known.
+            num = math.inf if value is None else value.num
+            record[f'{name}_num'] = num if math.isfinite(num) else None
         else:
           record[name] = value.item() if isinstance(value, np.generic) else value
       records.append(record)
@@ -157,7 +164,7 @@ class WithRows:
   footer = ''
 
   def records(self: _HasRows) -> list[dict[str, Cell]]:
-    """Returns the rows as dictionaries; an estimate has two entries."""
+    """Returns the rows as dictionaries; an estimate has three entries."""
     return self.rows.records()
 
   def to_frame(self: _HasRows) -> pd.DataFrame:
@@ -263,4 +270,12 @@ def name_of_share(gap: Estimate) -> str:
 
   If the gap is not sure, the shares have Fieller's set at 3 standard errors.
   """
-  return name_of_half(gap.num) if is_sure(gap) else '± 3 s.e.'
+  return name_of_half(gap.num) if is_sure(gap) else _FIELLER
+
+
+def name_of_own(share: Share) -> str:
+  """Returns what stands after ± in a column of shares like this one, of one gap.
+
+  It is what `name_of_share` returns for that gap, which need not be known.
+  """
+  return _FIELLER if isinstance(share, Interval) else name_of_half(share.num)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +12,16 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.probing.activations import calls_of, recorded
-from zoo.probing.edit import edited
+from zoo.probing.edit import ABLATED, edited
 from zoo.probing.graph import HEADS, TOKENS, axis_of
 
 # The mean gradient has so many steps from the corrupt to the clean prompts.
 NUM_STEPS = 10
 _Loss = Callable[[Array, Prompt], Array]
-# The values that each kind of ablation puts in place of a value.
-ABLATED: dict[str, Callable[[Array], Array]] = {
-  'zero': jnp.zeros_like,
-  'mean': lambda value: jnp.broadcast_to(
-    value.mean(axis=0, keepdims=True), value.shape
-  ),
-  'resample': lambda value: jnp.roll(value, -1, axis=0),
-}
+_Arrays = TypeVar('_Arrays')  # This is a tree of arrays.
 
 
-def first_order_moves(
+def first_order_loss_changes(
   model: Any,
   clean: Prompt,
   corrupt: Prompt,
@@ -39,10 +32,13 @@ def first_order_moves(
   heads: bool,
   tokens: bool,
 ) -> dict[str, dict[str, Float[Array, 'b h n']]]:
-  """Returns what replacing values adds to each prompt's loss, to the first order.
+  """Returns each prompt's loss after a replacement minus that before it.
 
-  This is Σ ∂L/∂v · (v' − v) over the entries of a value v that is replaced by v'. It is
-  called within a function that JAX traces.
+  To the first order this is Σ ∂L/∂v · (v' − v) over the entries of a value v that is
+  replaced by v'. It is positive if the replacement raises the loss. A value that
+  matters has a positive number for ablations, which start from the clean prompts. For
+  `recovered`, which starts from the corrupt prompts, its number is negative. This
+  function is called within another one that JAX traces.
 
   Args:
     model: A model with taps.
@@ -64,7 +60,7 @@ def first_order_moves(
   """
   sites = [*axes]
   values, _ = recorded(model, clean, sites)
-  moves = {}
+  loss_changes = {}
   slope_at_clean = None
   for kind in kinds:
     if kind == 'recovered':
@@ -80,11 +76,11 @@ def first_order_moves(
       slope = slope_at_clean
       changes = {name: ABLATED[kind](value) - value for name, value in values.items()}
     products = {name: slope[name] * change for name, change in changes.items()}
-    moves[kind] = {
+    loss_changes[kind] = {
       site: _summed(calls_of(products, site), axes[site], heads, tokens)
       for site in sites
     }
-  return moves
+  return loss_changes
 
 
 def _slopes(
@@ -126,13 +122,28 @@ def _mean_slopes(
 
     return _slopes(model, jax.tree.map(between, corrupt, clean), clean, sites, loss)
 
-  def add(total: dict[str, Array], share: Array) -> tuple[dict[str, Array], None]:
+  nothing = jax.tree.map(jnp.zeros_like, recorded(model, clean, sites)[0])
+  return mean_over_steps(at, nothing, num_steps, clean.x.dtype)
+
+
+def mean_over_steps(
+  at: Callable[[Array], _Arrays], nothing: _Arrays, num_steps: int, dtype: Any
+) -> _Arrays:
+  """Returns the mean of arrays at the midpoints of equal steps from 0 to 1.
+
+  Args:
+    at: Takes a number from 0 to 1, and returns a tree of arrays.
+    nothing: Such a tree of zeros.
+    num_steps: The number of steps.
+    dtype: The type of the numbers.
+  """
+
+  def add(total: _Arrays, share: Array) -> tuple[_Arrays, None]:
     return jax.tree.map(jnp.add, total, at(share)), None
 
-  shares = (jnp.arange(num_steps, dtype=clean.x.dtype) + 0.5) / num_steps
-  nothing = jax.tree.map(jnp.zeros_like, recorded(model, clean, sites)[0])
+  shares = (jnp.arange(num_steps, dtype=dtype) + 0.5) / num_steps
   total, _ = jax.lax.scan(add, nothing, shares)
-  return jax.tree.map(lambda slope: slope / num_steps, total)
+  return jax.tree.map(lambda array: array / num_steps, total)
 
 
 def _summed(

@@ -21,14 +21,17 @@ from zoo.models.token_model import TokenModel
 from zoo.probing.activations import in_order_of_calls, site_of, values_at
 from zoo.probing.checks import sites_of_kind, taps_of, wanted_sites
 from zoo.probing.latents import PROMPT
-from zoo.probing.linear_maps import Ridge, beside_untrained, check_untrained, one_minus
+from zoo.probing.linear_maps import (
+  LEAST_PROMPTS,
+  Ridge,
+  beside_untrained,
+  check_untrained,
+  one_minus,
+)
 
 RIVAL = 'the rival'
 # A rival is a function of prompts that returns statistics at each token, `[b, t, r]`.
 Rival: TypeAlias = Callable[[Prompt], Array]
-# With fewer prompts, of which half score the map, the 95 % intervals of R² contain the
-# truth in less than 93 % of draws.
-LEAST_PROMPTS = 128
 _MOST_EXAMPLES = 32  # The probe of the prompt itself reads so many examples back.
 # What a rival leaves of a column counts as rounding below this share of its deviation.
 # Values inside a model are float32.

@@ -39,7 +39,8 @@ from zoo.measure.intervals import (
 )
 from zoo.measure.predict import Programs
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
-from zoo.measure.table import Rows, WithRows, name_of_share, plus_minus
+from zoo.measure.table import Rows, WithRows, name_of_own, plus_minus
+from zoo.probing.attribution_patching import NUM_STEPS, mean_over_steps
 from zoo.probing.graph import Graph, Node, graph_of
 from zoo.probing.patch import LossAtQuery, checked_prompts
 from zoo.probing.token_graph import TokenGraph, token_graph_of
@@ -47,7 +48,6 @@ from zoo.probing.token_graph import TokenGraph, token_graph_of
 # Both have `edges`, `outputs`, `bytes_per_prompt`, `ends` and `run`.
 _AnyGraph: TypeAlias = Graph | TokenGraph
 
-_NUM_STEPS = 10  # The steps lead from the corrupt to the clean embedded tokens.
 _ENOUGH = 0.9  # A circuit recovers this share of the gap.
 _NUM_RANDOM = 10  # This many random sets are drawn for each size.
 _ALL_SIZES = 32  # Up to this number of edges, the curve has all sizes.
@@ -56,7 +56,7 @@ _ONE_BY_ONE = 32  # Up to this number of edges, the search adds one edge at a ti
 _GROWTH = 1.05  # From there on, each set of the search is larger by this factor.
 _FEW = 8  # The search runs a multiple of this number of sets.
 _AT_ONCE = 32  # One call of a program runs up to this many sets.
-_RUNS_OF_SCORES = 3 * _NUM_STEPS  # The scores take about as long as so many runs.
+_RUNS_OF_SCORES = 3 * NUM_STEPS  # The scores take about as long as so many runs.
 _BYTES = 2**24  # What all senders add to the streams of one batch of prompts.
 _LISTED = 20  # The printed table has this many edges.
 _NUM_SAMPLES = 200  # The bootstrap draws the prompts of the search this many times.
@@ -262,7 +262,8 @@ class Circuit(WithRows):
       )
       for edge in kept[:_LISTED]
     ]
-    half = name_of_share(self.gap)
+    # Scores are shares of the gap of the prompts of the search, which is not `gap`.
+    half = name_of_own(self.edges[0].score)
     header = 'sender', 'receiver', f'score {half}', 'samples', 'searches'
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
     return f'{said}\n{format_table(rows, header)}{more}'
@@ -431,7 +432,7 @@ def circuit(
   edges = []
   for rank, i in enumerate(search.order):
     sender, receiver = graph.edges[i]
-    score = _share(search.moves[:, i], clean_loss, corrupt_loss)
+    score = _share(search.by_edge[:, i], clean_loss, corrupt_loss)
     is_kept = rank < search.num_kept or (False if search.has_found else None)
     kept_share = None if kept_shares is None else float(kept_shares[i])
     found_share = None
@@ -446,7 +447,7 @@ class _Search:
   """The search for the smallest number of the first edges that recover enough.
 
   Attributes:
-    moves: What each edge recovers in each prompt of the search, to the first order.
+    by_edge: What each edge recovers in each prompt of the search, to the first order.
     order: The edges in the order in which the set grows.
     counts: The numbers of edges of the sets that the search may run.
     recovered: What the sets of the first of these numbers recover in each prompt of the
@@ -467,8 +468,8 @@ class _Search:
   ):
     self.runner, self.prompts = runner, prompts
     self.corrupt_loss, self.gap = corrupt_loss, corrupt_loss - clean_loss
-    self.moves = runner.moves(*prompts)
-    self.order = _grown(runner.graph, np.abs(self.moves.mean(axis=0)))
+    self.by_edge = runner.recovered_by_edge(*prompts)
+    self.order = _grown(runner.graph, np.abs(self.by_edge.mean(axis=0)))
     self.counts = _counts(len(self.order))
     self.recovered: list[np.ndarray] = []
     self.num_kept, self.has_found, self.is_finished = 0, False, False
@@ -507,7 +508,7 @@ class _Search:
   def kept_shares(self) -> Float[np.ndarray, ' e']:
     """Returns the share of bootstrap samples in whose circuit each edge is."""
     recovered = np.stack(self.recovered, axis=1)
-    columns = np.concatenate([self.moves, recovered, self.gap[:, None]], axis=1)
+    columns = np.concatenate([self.by_edge, recovered, self.gap[:, None]], axis=1)
     num_edges, times_kept = len(self.order), np.zeros(len(self.order))
     for means in resampled_means(columns, _NUM_SAMPLES):
       order = _grown(self.runner.graph, np.abs(means[:num_edges]))
@@ -677,9 +678,14 @@ class _Runner:
       )
     return clean_loss, corrupt_loss
 
-  def moves(self, clean: Prompt, corrupt: Prompt) -> Float[np.ndarray, 'b e']:
-    """Returns what each edge recovers in each prompt, to the first order."""
-    function = functools.partial(_moves, graph=self.graph, loss=self.loss)
+  def recovered_by_edge(
+    self, clean: Prompt, corrupt: Prompt
+  ) -> Float[np.ndarray, 'b e']:
+    """Returns what each edge recovers in each prompt, to the first order.
+
+    This is by how much the loss falls.
+    """
+    function = functools.partial(_loss_changes, graph=self.graph, loss=self.loss)
     found = np.empty((len(clean.x), len(self.graph.edges)))
     for part, *pair in self._batches(clean, corrupt):
       found[part] = -np.asarray(self.programs.run(function, [self.model], *pair)).T
@@ -774,7 +780,7 @@ def _measure(
   return predictions, losses
 
 
-def _moves(
+def _loss_changes(
   models: Sequence[Any],
   clean: Prompt,
   corrupt: Prompt,
@@ -782,7 +788,10 @@ def _moves(
   graph: _AnyGraph,
   loss: LossAtQuery,
 ) -> Float[Array, 'e b']:
-  """Returns what each edge adds to the loss of each prompt, to the first order."""
+  """Returns by how much each edge raises the loss of each prompt, to the first order.
+
+  The edge carries the clean value in place of the corrupt one.
+  """
   (model,) = models
   ends: Any = graph.ends(model, clean, corrupt)
   whole = jnp.ones(len(graph.edges), ends.clean.dtype)
@@ -797,11 +806,8 @@ def _moves(
 
     return jax.grad(total)(nothing)
 
-  def add(total: Array, share: Array) -> tuple[Array, None]:
-    return total + slopes(share), None
-
-  shares = (jnp.arange(_NUM_STEPS, dtype=whole.dtype) + 0.5) / _NUM_STEPS
-  return jax.lax.scan(add, nothing, shares)[0] / _NUM_STEPS
+  # The steps lead from the corrupt to the clean embedded tokens.
+  return mean_over_steps(slopes, nothing, NUM_STEPS, whole.dtype)
 
 
 def _grown(graph: _AnyGraph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e']:

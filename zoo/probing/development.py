@@ -8,14 +8,14 @@ import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.progress import progress_bar
 from zoo.measure.intervals import Estimate, Interval, estimate
 from zoo.measure.table import Rows, WithRows
-from zoo.probing.validate import Instrument
+from zoo.probing.validate import Instrument, Reading, read
 from zoo.storage.loading import identity_of, load, steps_of
 
 
@@ -168,19 +168,17 @@ def _common_steps(folders: Sequence[str], steps: Sequence[int] | None) -> list[i
 
 def _read(folder: str, step: int, instrument: Instrument) -> _Readings:
   saved = load(folder, step)
-  try:
-    returned = instrument(saved.model, saved.task, 0)
-  except UserError as error:
-    return {'': (None, str(error))}
-  readings = returned if isinstance(returned, Mapping) else {'': returned}
-  return {name: (_as_estimate(value), '') for name, value in readings.items()}
+  values, reason = read(instrument, saved.model, saved.task, 0)
+  if reason:
+    return {'': (None, reason)}
+  return {name: (_as_estimate(value), '') for name, value in values.items()}
 
 
-def _as_estimate(value: Any) -> Estimate | None:
+def _as_estimate(value: Reading) -> Estimate | None:
   if value is None or isinstance(value, Estimate):
     return value
   # The error of a number, or of an interval that is not that of a mean, is not known.
-  return Estimate(value.mean if isinstance(value, Interval) else float(value), math.nan)
+  return Estimate(value.mean if isinstance(value, Interval) else value, math.nan)
 
 
 def _means(readings: Sequence[StepReading]) -> Rows[StepMean]:

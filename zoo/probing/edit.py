@@ -25,6 +25,23 @@ from zoo.probing.reach import unreached
 _Model = TypeVar('_Model', bound=nnx.Module)
 
 
+def _mean_over_prompts(value: Array) -> Array:
+  return jnp.mean(value, axis=0, keepdims=True)
+
+
+def _of_next_prompt(value: Array) -> Array:
+  return jnp.roll(value, -1, axis=0)
+
+
+# What each kind of ablation puts in place of a value, as `Zero`, `Mean` and `Resample`
+# do with the values of the same prompts.
+ABLATED: dict[str, Callable[[Array], Array]] = {
+  'zero': jnp.zeros_like,
+  'mean': lambda value: jnp.broadcast_to(_mean_over_prompts(value), value.shape),
+  'resample': _of_next_prompt,
+}
+
+
 class EditValue(nnx.Variable):
   """An array of an edit: a leaf of the edited model, but not one of its parameters."""
 
@@ -267,7 +284,7 @@ class Mean(Set):
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """Makes the edit. The docstring of the class describes the arguments."""
-    super().__init__(jnp.mean(jnp.asarray(value), axis=0, keepdims=True), where)
+    super().__init__(_mean_over_prompts(jnp.asarray(value)), where)
 
   def new(self, value: Array) -> Array:
     """Returns the part of the mean.
@@ -313,7 +330,7 @@ class Resample(Set):
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """Makes the edit. The docstring of the class describes the arguments."""
-    super().__init__(jnp.roll(jnp.asarray(value), -1, axis=0), where)
+    super().__init__(_of_next_prompt(jnp.asarray(value)), where)
 
   def new(self, value: Array) -> Array:
     """Returns the part of the value of the other prompts.

@@ -17,7 +17,7 @@ from zoo.core.taps import places
 from zoo.measure.predict import run_once
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import taps_of
-from zoo.probing.reach import exchanged, readers, values_given
+from zoo.probing.reach import exchanged, outputs_of, two_of, values_given
 
 # The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)
@@ -103,6 +103,14 @@ def part_of(node: Node, axes: str | None, shape: tuple[int, ...]) -> Part:
       )
     part[axis] = int(number)
   return tuple(part)
+
+
+def from_first_token(node: Node, axes: str | None, shape: tuple[int, ...]) -> Node:
+  """Returns a node whose token is counted from the first one; see `part_of`."""
+  axis = axis_of(axes, TOKENS)
+  if node.token is None or axis is None:
+    return node
+  return node._replace(token=node.token % shape[axis])
 
 
 def put_part(
@@ -245,7 +253,19 @@ class Graph(NamedTuple):
 
     It is called within a function that JAX traces.
     """
-    return ends_of(model, self, clean, corrupt)
+    added, streams = [], []
+    for prompt in (corrupt, clean):
+      sites = [site for stage in self.stages for site in stage.sites]
+      values, _ = recorded(model, prompt, sites)
+      of_prompt = [values[self.stages[0].site]]
+      for stage in self.stages:
+        if (mixer := stage.attention) is not None:
+          parts = {site: values[site] for site in mixer.parts}
+          of_prompt += _heads_apart(model, prompt, mixer, parts)
+        of_prompt += [values[site] for site in stage.networks]
+      added.append(jnp.stack(of_prompt))
+      streams.append([values[stage.site] for stage in self.stages])
+    return Ends(added[0], added[1], streams[0])
 
   def run(
     self,
@@ -282,10 +302,10 @@ class Graph(NamedTuple):
       # A stage reads the same as in the last run if no edge until there has changed.
       pairs = zip(of_stages[:-1], before[:-1], strict=True)
       is_equal = jnp.stack([jnp.all(new == old) for new, old in pairs])
-      known = KnownRun(last[1], jnp.cumprod(is_equal).astype(bool))
+      known = _KnownRun(last[1], jnp.cumprod(is_equal).astype(bool))
     changes = None if nudges is None else self.by_stage(nudges)
-    streams = with_edges(ends, of_stages, changes)
-    return run_graph(model, self, prompt, streams, embedded, known)
+    streams = _with_edges(ends, of_stages, changes)
+    return _run_graph(model, self, prompt, streams, embedded, known)
 
 
 def graph_of(model: Predictor, prompt: Prompt) -> Graph:
@@ -309,9 +329,8 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   wanted = [site for site, kind in kinds.items() if kind in KINDS_OF_GRAPH]
   shapes = shapes_in_order(model, prompt, wanted)
   order = list(shapes)
-  few = jax.tree.map(lambda array: array[:2], prompt)
-  by_heads = readers(model, few, [site for site in order if kinds[site] == 'heads'])
-  outs = {site for of_heads in by_heads.values() for site in of_heads}
+  few = two_of(prompt)
+  outs = outputs_of(model, few, [site for site in order if kinds[site] == 'heads'])
   starts = [i for i, site in enumerate(order) if kinds[site] == 'stream']
   if not starts:
     raise UserError(f'no tap of the kind stream of {name} is called')
@@ -461,7 +480,7 @@ class Run(NamedTuple):
   added: Float[Array, 'u b n w']
 
 
-class KnownRun(NamedTuple):
+class _KnownRun(NamedTuple):
   """What is known of a run from another one.
 
   Attributes:
@@ -476,16 +495,16 @@ class KnownRun(NamedTuple):
 
 # Such a function takes the number of a stage and what each sender added before it, and
 # returns a stream for each receiver, `[r, b, n, w]`.
-Streams = Callable[[int, Sequence[Array]], Array]
+_Streams = Callable[[int, Sequence[Array]], Array]
 
 
-def run_graph(
+def _run_graph(
   model: Any,
   graph: Graph,
   prompt: Prompt,
-  streams: Streams,
+  streams: _Streams,
   embedded: Float[Array, 'b n w'] | None = None,
-  known: KnownRun | None = None,
+  known: _KnownRun | None = None,
 ) -> Run:
   """Runs a model in which each reader has its own stream.
 
@@ -600,29 +619,9 @@ class Ends(NamedTuple):
   streams: list[Float[Array, 'b n w']]
 
 
-def ends_of(model: Any, graph: Graph, clean: Prompt, corrupt: Prompt) -> Ends:
-  """Returns what each sender adds in clean and in corrupt prompts.
-
-  It is called within a function that JAX traces.
-  """
-  added, streams = [], []
-  for prompt in (corrupt, clean):
-    sites = [site for stage in graph.stages for site in stage.sites]
-    values, _ = recorded(model, prompt, sites)
-    of_prompt = [values[graph.stages[0].site]]
-    for stage in graph.stages:
-      if (mixer := stage.attention) is not None:
-        parts = {site: values[site] for site in mixer.parts}
-        of_prompt += _heads_apart(model, prompt, mixer, parts)
-      of_prompt += [values[site] for site in stage.networks]
-    added.append(jnp.stack(of_prompt))
-    streams.append([values[stage.site] for stage in graph.stages])
-  return Ends(added[0], added[1], streams[0])
-
-
-def with_edges(
+def _with_edges(
   ends: Ends, masks: Sequence[Array], nudges: Sequence[Array] | None = None
-) -> Streams:
+) -> _Streams:
   """Returns streams in which the edges of a mask carry what is added in this run.
 
   All other edges carry what is added in the corrupt prompts. The mask has the form of

@@ -26,6 +26,7 @@ from zoo.measure.table import Rows
 from zoo.probing.activations import in_order_of_calls, site_of, values_at
 from zoo.probing.checks import taps_of, wanted_sites
 from zoo.probing.linear_maps import (
+  LEAST_PROMPTS,
   Ridge,
   beside_untrained,
   check_untrained,
@@ -37,13 +38,8 @@ from zoo.probing.linear_maps import (
 # `[b, …]`.
 Target = Callable[[Prompt], Array]
 _STEPS = 1, 2, 4  # Gradient descent takes these numbers of steps.
-
-
 # Integers with at most so many values are probed as classes.
 _MOST_CLASSES = 64
-# With fewer prompts, of which half score the map, the 95 % intervals of R² contain the
-# truth in less than 93 % of draws.
-_LEAST_PROMPTS = 128
 PROMPT = 'the prompt itself'
 
 
@@ -149,7 +145,7 @@ def probe_latents(
   """
   require_task(task)
   check_untrained(untrained)
-  check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS)
+  check_count('num_prompts', num_prompts, minimum=LEAST_PROMPTS)
   chosen = wanted_sites(model, sites)
   axes = {site: tap.axes or '' for site, tap in taps_of(model).items()}
   task = task.held_out()

@@ -20,7 +20,7 @@ from zoo.models.layers import WITH_SCALE, normed
 from zoo.probing.activations import put_back, recorded
 from zoo.probing.checks import check_has_kind, sites_of_kind
 from zoo.probing.edit import edited
-from zoo.probing.reach import dead_sites, readers
+from zoo.probing.reach import dead_sites, outputs_of, two_of
 
 
 class Attribution(NamedTuple):
@@ -193,9 +193,7 @@ def _additive(model: Any, prompt: Prompt) -> list[str]:
   counted twice.
   """
   heads, added = (sites_of_kind(model, kind) for kind in ('heads', 'added'))
-  few = jax.tree.map(lambda array: array[:2], prompt)
-  by_heads = readers(model, few, heads) if added else {}
-  mixers = {site for of_heads in by_heads.values() for site in of_heads}
+  mixers = outputs_of(model, two_of(prompt), heads) if added else ()
   return in_order([*heads, *(site for site in added if site not in mixers)])
 
 

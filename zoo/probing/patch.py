@@ -19,11 +19,7 @@ from zoo.measure.predict import loss_of, run_once
 from zoo.measure.ratio import Share, share_of_gap, why_no_share
 from zoo.measure.table import Rows, WithRows, name_of_share
 from zoo.probing.activations import calls_of, recorded, site_of
-from zoo.probing.attribution_patching import (
-  ABLATED,
-  NUM_STEPS,
-  first_order_moves,
-)
+from zoo.probing.attribution_patching import NUM_STEPS, first_order_loss_changes
 from zoo.probing.checks import (
   check_is_list,
   no_array,
@@ -32,20 +28,21 @@ from zoo.probing.checks import (
   taps_of,
   wanted_sites,
 )
-from zoo.probing.edit import edited
+from zoo.probing.edit import ABLATED, edited
 from zoo.probing.graph import (
   HEADS,
   TOKENS,
   Node,
   NodeLike,
   axis_of,
+  from_first_token,
   node_of,
   part_of,
 )
 from zoo.probing.reach import dead_sites
 
 # The ways of replacing a value, in the order of the fields of `Effect`.
-REPLACEMENTS = 'recovered', 'zero', 'mean', 'resample'
+REPLACEMENTS = 'recovered', *ABLATED
 METHODS = 'patch', 'gradient', 'integrated'
 RECOVERED = REPLACEMENTS.index('recovered')
 _AT_ONCE = 16  # One call of the model is vectorised over this many replacements.
@@ -138,18 +135,33 @@ class Effects(WithRows):
       f'prompts is {self.corrupt.mean:.4g}, and that of clean ones '
       f'{self.clean.mean:.4g}\n'
     )
-    reason = why_no_share(
-      self.gap, self.clean, self.corrupt, is_loss=self.quantity == 'loss'
-    )
-    if self.rows and reason is not None:
-      said += f'There are no shares, since {reason}\n'
     if self.left_out:
       said += (
         'Without rows, since they are within a compiled loop or function: '
         f'{shown(self.left_out)}\n'
       )
-    half = f'\n{name_of_share(self.gap)} over {self.gap.num} prompts'
-    return f'{said}{self.rows}{half if self.rows else ""}'
+    ends = self.clean, self.corrupt, self.gap
+    return f'{said}{with_footer(self.rows, *ends, self.quantity)}'
+
+
+def with_footer(
+  rows: Rows[Any], clean: Estimate, corrupt: Estimate, gap: Estimate, quantity: str
+) -> str:
+  """Returns a table of shares, and below it what ± is, or why there are no shares.
+
+  Args:
+    rows: The rows.
+    clean: The loss in the clean prompts.
+    corrupt: The loss in the corrupt prompts.
+    gap: Their gap, prompt by prompt.
+    quantity: What was measured: 'loss' or 'metric'.
+  """
+  if not rows:
+    return str(rows)
+  reason = why_no_share(gap, clean, corrupt, is_loss=quantity == 'loss')
+  if reason is not None:
+    return f'{rows}\nThere are no shares, since {reason}'
+  return f'{rows}\n{name_of_share(gap)} over {gap.num} prompts'
 
 
 def effects(
@@ -407,18 +419,18 @@ def _first_order_losses(
     ends = [loss(recorded(model, prompt, ())[1], clean) for prompt in (clean, corrupt)]
     for end in ends:
       check_metric(end, len(clean.x))
-    return *ends, first_order_moves(
+    return *ends, first_order_loss_changes(
       model, clean, corrupt, axes, kinds, loss, num_steps, heads, tokens
     )
 
-  clean_loss, corrupt_loss, moves = run_once(measured, [model], clean, corrupt)
+  clean_loss, corrupt_loss, changes = run_once(measured, [model], clean, corrupt)
   clean_loss = np.asarray(clean_loss, np.float64)
   corrupt_loss = np.asarray(corrupt_loss, np.float64)
-  moves = jax.tree.map(lambda move: np.asarray(move, np.float64), moves)
+  changes = jax.tree.map(lambda change: np.asarray(change, np.float64), changes)
   sites = [*axes]
   losses = [
     (corrupt_loss if kind == RECOVERED else clean_loss)
-    + moves[REPLACEMENTS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
+    + changes[REPLACEMENTS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
     for kind, (site,), (head,), (token,) in zip(*selections, strict=True)
   ]
   return clean_loss, corrupt_loss, np.array(losses).reshape(-1, len(clean_loss))
@@ -738,10 +750,7 @@ def _parts_of(
   for node in target:
     shape = shapes[node.site].shape
     part_of(node, axes[node.site] or None, shape)  # It checks the head and the token.
-    axis = axis_of(axes[node.site], TOKENS)
-    if node.token is not None and axis is not None:
-      node = node._replace(token=node.token % shape[axis])
-    nodes.append(node)
+    nodes.append(from_first_token(node, axes[node.site], shape))
   if len(nodes) > 1:
     return [((_name_of(target), None, None), nodes)]
   (node,) = nodes

@@ -18,7 +18,7 @@ from zoo.core.protocols import Predictor, Task, require_task
 from zoo.measure.intervals import Estimate, difference, estimate
 from zoo.measure.predict import run_once
 from zoo.measure.ratio import Share
-from zoo.measure.table import Rows, WithRows, name_of_share
+from zoo.measure.table import Rows, WithRows
 from zoo.probing.activations import calls_of, put_back, recorded
 from zoo.probing.checks import (
   check_is_list,
@@ -30,11 +30,11 @@ from zoo.probing.checks import (
 from zoo.probing.edit import edited
 from zoo.probing.graph import (
   HEADS,
-  TOKENS,
   Node,
   NodeLike,
   Part,
   axis_of,
+  from_first_token,
   node_of,
   part_of,
   put_part,
@@ -54,8 +54,9 @@ from zoo.probing.patch import (
   moved_by,
   new_value,
   share_moved,
+  with_footer,
 )
-from zoo.probing.reach import depends, in_trial, readers
+from zoo.probing.reach import depends, in_trial, outputs_of, readers, two_of
 
 # The kinds of the residual stream, and of the values that are added to it. All later
 # layers read their sum.
@@ -105,6 +106,7 @@ class PathEffects(WithRows):
     corrupt: The loss in the corrupt prompts.
     gap: The corrupt loss minus the clean loss, prompt by prompt.
     rows: One row for each sender.
+    quantity: What was measured: 'loss', or 'metric' if `path_effects` was given one.
   """
 
   receiver: Node
@@ -112,12 +114,13 @@ class PathEffects(WithRows):
   corrupt: Estimate
   gap: Estimate
   rows: Rows[PathEffect]
+  quantity: str = 'loss'
 
   def __str__(self) -> str:
-    half = f'\n{name_of_share(self.gap)} over {self.gap.num} prompts'
+    ends = self.clean, self.corrupt, self.gap
     return (
       f'paths into {self.receiver}; gap {self.gap.mean:.4g} ± {self.gap.half:.2g}\n'
-      f'{self.rows}{half if self.rows else ""}'
+      f'{with_footer(self.rows, *ends, self.quantity)}'
     )
 
 
@@ -293,6 +296,7 @@ def path_effects(
     estimate(corrupt_loss),
     difference(corrupt_loss, clean_loss),
     Rows(rows, f'no sender reaches {receiver}'),
+    'loss' if metric is None else 'metric',
   )
 
 
@@ -367,9 +371,8 @@ def _plan(
         f'{name} has no tap of the kind embed or stream; without one it is not known '
         f'which outputs contain {site!r}, whose kind is {taps[site].kind}'
       )
-  few = jax.tree.map(lambda array: array[:2], corrupt)
   beside_stream = [site for site in sites if taps[site].kind not in _OF_STREAM]
-  direct = readers(model, few, beside_stream)
+  direct = readers(model, two_of(corrupt), beside_stream)
   num_bytes = sum(shape.size * shape.dtype.itemsize for shape in shapes.values())
   at_once = min(_MOST_AT_ONCE, len(nodes) * len(kinds), max(1, _BYTES // num_bytes))
   is_frozen = [
@@ -381,7 +384,8 @@ def _plan(
   ]
   return _Plan(
     nodes=[
-      _from_start(node, taps[node.site].axes, shapes[node.site]) for node in nodes
+      from_first_token(node, taps[node.site].axes, shapes[node.site].shape)
+      for node in nodes
     ],
     receiver=receiver,
     part=part,
@@ -550,9 +554,7 @@ def _senders(
     return found
 
   shapes = jax.eval_shape(values)
-  few = jax.tree.map(lambda array: array[:2], prompt)
-  by_heads = readers(model, few, heads)
-  mixers = {site for of_heads in by_heads.values() for site in of_heads}
+  mixers = outputs_of(model, two_of(prompt), heads)
   nodes = [Node(site) for site in called[:1]]
   for site in sites_of_kind(model, 'heads', 'added'):
     if site in heads and site in shapes:
@@ -591,11 +593,3 @@ def _part(
       'have numbers with a fraction'
     )
   return part_of(node, axes, shape.shape)
-
-
-def _from_start(node: Node, axes: str | None, shape: jax.ShapeDtypeStruct) -> Node:
-  """Returns a node whose token is counted from the first one."""
-  axis = axis_of(axes, TOKENS)
-  if node.token is None or axis is None:
-    return node
-  return node._replace(token=node.token % shape.shape[axis])

@@ -46,7 +46,10 @@ class Exchange(Replacement):
 
 
 def exchanged(model: nnx.Module, functions: Mapping[str, Callable[[Any], Any]]) -> Any:
-  """Returns a copy of a model in which functions change the values at some sites."""
+  """Returns a copy of a model in which functions change the values at some sites.
+
+  Unlike `edited` it checks nothing, and a value may be a tree of arrays.
+  """
   copy = without_shortcuts(model)
   for place in places(copy):
     if place.site in functions:
@@ -209,6 +212,23 @@ def readers(
     sender: [site for site, is_moved in zip(added, row, strict=True) if is_moved]
     for sender, row in zip(senders, are_moved, strict=True)
   }
+
+
+def outputs_of(model: Predictor, prompt: Prompt, heads: Sequence[str]) -> set[str]:
+  """Returns the sites of the kind `added` that are computed directly from some heads.
+
+  Args:
+    model: A model with taps of the kind `added`.
+    prompt: Prompts; two are enough.
+    heads: The sites of the heads.
+  """
+  by_heads = readers(model, prompt, heads)
+  return {site for of_heads in by_heads.values() for site in of_heads}
+
+
+def two_of(prompt: Prompt) -> Prompt:
+  """Returns two of the prompts, which show how a model is connected."""
+  return jax.tree.map(lambda array: array[:2], prompt)
 
 
 def values_given(

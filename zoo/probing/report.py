@@ -103,8 +103,8 @@ class Report:
       examples.
     algorithm: The algorithm of a predictor with a learning rule, in closed form.
     sampled: The algorithms nearest to a predictor whose algorithm has no closed form.
-    baselines: What each baseline of the task does not explain, as a share of the effect
-      of the context. It is empty for a predictor that ignores its context.
+    baselines: What each baseline of the task does not explain, as a share of the
+      variation over contexts. It is empty for a predictor that ignores its context.
     above_bayes: How far the loss of the predictor is above that of Bayes, where Bayes
       and the squared error are known.
     guess: The initial guess, fitted to predictions without examples. If the algorithm
@@ -447,7 +447,7 @@ def _judge_again(
       f'No: {said}, but on prompts that tell them apart, {rival} is nearer.'
     )
   if standing.on_telling is None:
-    return True, f'Yes: {said}; nothing else explains half of the effect.'
+    return True, f'Yes: {said}; nothing else explains half of the variation.'
   return True, f'Yes: {said}, and nothing is nearer on prompts that tell them apart.'
 
 

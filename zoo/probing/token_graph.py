@@ -20,7 +20,7 @@ from zoo.core.protocols import Predictor
 from zoo.mixers.mixer import Mixer
 from zoo.probing.activations import recorded
 from zoo.probing.graph import Node, Run, kinds_of_sites, shapes_in_order
-from zoo.probing.reach import exchanged, reached_by_token, values_given
+from zoo.probing.reach import exchanged, reached_by_token, two_of, values_given
 
 KINDS_OF_TOKEN_GRAPH = 'stream', 'added'
 
@@ -393,7 +393,7 @@ def token_graph_of(model: Predictor, prompt: Prompt) -> TokenGraph:
       is added before its first tap of the stream or after the last one; if no
       prediction depends on the last one.
   """
-  name, few = type(model).__name__, jax.tree.map(lambda array: array[:2], prompt)
+  name, few = type(model).__name__, two_of(prompt)
   kinds = kinds_of_sites(model, KINDS_OF_TOKEN_GRAPH, 'a circuit with tokens')
   mixers = _mixers(model)
   wanted = [site for site, kind in kinds.items() if kind in KINDS_OF_TOKEN_GRAPH]

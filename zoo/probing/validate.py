@@ -43,11 +43,12 @@ Reading: TypeAlias = Share | float | None
 Instrument: TypeAlias = Callable[
   [Predictor, Task, int], Reading | Mapping[str, Reading]
 ]
+# The readings of a model by name, in which a number is an `Estimate`, and why there are
+# none.
+_Read: TypeAlias = tuple[dict[str, Share | None], str]
 # A truth is what is right: a number, the least and the largest number, or None, which
 # says that there must be no reading.
 Truth: TypeAlias = float | tuple[float, float] | None
-# What an instrument returned for a model: the readings by name, and why there are none.
-_Read: TypeAlias = tuple[dict[str, Share | None], str]
 
 # A reading may differ from what is right by this much, since predictions are float32.
 # The number is relative to the reading if that is above 1.
@@ -61,6 +62,44 @@ _ONLY_NULLS = (
 )
 # Untrained models of these architectures are nulls.
 _ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
+
+
+class Readings(NamedTuple):
+  """What an instrument returned for a model.
+
+  Attributes:
+    values: The readings by name. A single reading has the name ''.
+    reason: Why there are none: the message of a UserError. Empty if there are some.
+  """
+
+  values: dict[str, Reading]
+  reason: str
+
+
+def read(function: Instrument, model: Predictor, task: Task, seed: int) -> Readings:
+  """Returns what an instrument returns for a model, or why it refuses the model.
+
+  Raises:
+    UserError: If a reading is none of what an instrument may return.
+  """
+  try:
+    returned = function(model, task, seed)
+  except UserError as error:
+    return Readings({}, in_one_line(error, 200))
+  values = returned if isinstance(returned, Mapping) else {'': returned}
+  return Readings({name: _checked(name, value) for name, value in values.items()}, '')
+
+
+def _checked(name: str, value: Any) -> Reading:
+  if value is None or isinstance(value, Share):
+    return value
+  try:
+    return float(value)
+  except TypeError as error:
+    raise UserError(
+      f'the instrument returns {type(value).__name__} as the reading {name!r}; it must '
+      'be an Estimate, an Interval, a number or None'
+    ) from error
 
 
 class Planted(NamedTuple):
@@ -424,26 +463,15 @@ def _untrained(name: str, task: Task) -> Predictor:
   )
 
 
-def _read(function: Instrument, model: Predictor, task: Task, seed: int) -> _Read:
-  """Returns the readings by name, or none and the reason for that."""
-  try:
-    returned = function(model, task, seed)
-  except UserError as error:
-    return {}, in_one_line(error, 200)
-  readings = returned if isinstance(returned, Mapping) else {'': returned}
-  return {name: _as_estimate(name, value) for name, value in readings.items()}, ''
-
-
-def _as_estimate(name: str, value: Any) -> Share | None:
-  if value is None or isinstance(value, Share):
-    return value
-  try:
-    return Estimate(float(value), 0.0)
-  except TypeError as error:
-    raise UserError(
-      f'the instrument returns {type(value).__name__} as the reading {name!r}; it must '
-      'be an Estimate, an Interval, a number or None'
-    ) from error
+def _read_shares(
+  function: Instrument, model: Predictor, task: Task, seed: int
+) -> _Read:
+  """Returns what `read` does; a number becomes an estimate that is exact."""
+  values, reason = read(function, model, task, seed)
+  return {
+    name: value if value is None or isinstance(value, Share) else Estimate(value, 0.0)
+    for name, value in values.items()
+  }, reason
 
 
 def _nulls(
@@ -470,7 +498,7 @@ def _read_all(
   read = {}
   for name, model in models.items():
     logging.info('check_instrument: %s', name)
-    read[name] = _read(function, model, task, 0)
+    read[name] = _read_shares(function, model, task, 0)
   return read
 
 
@@ -616,7 +644,9 @@ def _coverage(
   if not num_draws:
     return []
   logging.info('check_instrument: coverage of %s', name)
-  draws = [_read(function, planted.model, task, seed)[0] for seed in range(num_draws)]
+  draws = [
+    _read_shares(function, planted.model, task, seed)[0] for seed in range(num_draws)
+  ]
   # Under the least coverage that is claimed, fewer hits than `least` have half of the
   # level at most. Under the largest coverage, so have more hits than `most`.
   least = int(stats.binom.ppf(_COVERAGE_LEVEL / 2, num_draws, claimed[0]))

@@ -13,8 +13,8 @@ from zoo.probing.nearest.implicit import ImplicitAlgorithm
 from zoo.probing.nearest.sampled import GD, GD_BETA, SampledAlgorithm, is_a_step
 from zoo.tasks import LinearRegression
 
-# A predictor counts as gradient descent if the share of the effect of the context that
-# the nearest step does not explain is at most this, and no other algorithm is nearer.
+# A predictor counts as gradient descent if the nearest step leaves at most this share
+# of the variation over contexts unexplained, and no other algorithm is nearer.
 UNEXPLAINED = 0.01
 # A step matrix of at most this share of the best one is 0 up to rounding.
 _NO_STEP = 1e-6
@@ -44,10 +44,9 @@ def name_nearest(candidates: Candidates | None, above: AboveBayes | None = None)
   name, share = _in_words(candidates, best), shown_share(left[best])
   said = f'The nearest algorithm is {name}, which leaves {share}'
   if left[best].mean > 0.5:
-    said = (
-      f'No algorithm explains half of the effect: the nearest, {name}, leaves {share}'
-    )
-  said += ' of the effect of the context unexplained'
+    said = 'No algorithm explains half of the variation: '
+    said += f'the nearest, {name}, leaves {share}'
+  said += ' of the variation over contexts unexplained'
   others = [name for name in left if name != best]
   gaps = [candidates.farther(name, best) for name in others]
   is_apart = apart_from_extreme(gaps, SHARE_ROUNDING)
@@ -127,8 +126,8 @@ def judge(
 ) -> tuple[bool, str]:
   """Returns whether an algorithm is one step of gradient descent, and why.
 
-  No candidate may be nearer than the step. The step must explain the effect of the
-  context, and that of the labels alone: from a large start, `w_0·x_q − η (S w_0)·x_q`,
+  No candidate may be nearer than the step. The step must explain the variation over
+  contexts, and that of the labels alone: from a large start, `w_0·x_q − η (S w_0)·x_q`,
   which reads no labels, is nearly the whole prediction. The start of the nearest step
   is compared with the prior mean.
   """
@@ -142,11 +141,11 @@ def judge(
     f'one step of size {nearest.step:.4f} from w_0, which is {distance:.3g} from the '
     f'prior mean, leaves {percent(nearest.unexplained)}'
   )
-  of_labels = nearest.unexplained_of_labels
+  of_odd_part = nearest.unexplained_of_odd_part
   if nearest.unexplained > UNEXPLAINED:
     return False, f'No: the nearest step, {step}.'
-  if of_labels is None or of_labels > UNEXPLAINED:
-    left = percent(1.0 if of_labels is None else of_labels)
+  if of_odd_part is None or of_odd_part > UNEXPLAINED:
+    left = percent(1.0 if of_odd_part is None else of_odd_part)
     return False, f'No: {step}, but {left} of what the labels change.'
   if rivals := _rivals(candidates):
     return False, f'No: {step}; nearer is {rivals}.'

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from zoo.core.errors import UserError, check_count
-from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, require_task
 from zoo.estimators.baselines import distinct
@@ -30,8 +29,9 @@ from zoo.probing.nearest.candidates import check_numbers
 from zoo.probing.nearest.context import (
   PER_NUMBER,
   SHARE_ROUNDING,
-  effect_of_numbers,
+  ignores_context,
   ignores_labels,
+  variation_of_numbers,
   with_others,
 )
 from zoo.probing.nearest.solvers import AnyFamily, Member, families
@@ -46,9 +46,9 @@ class Match:
   """How far each of l layers is from an algorithm, by its number of steps k = 0, 1, ….
 
   What is unexplained is `E (f − g)²` for the predictions f of the layer and g of the
-  algorithm, divided by the effect of the context on the model's prediction, `E Var(f |
-  x_q)` after the last layer. The number of steps is chosen on half of the prompts, and
-  the shares are measured on the other half.
+  algorithm, divided by the variation over contexts of the model's prediction after the
+  last layer, `E Var(f | x_q)`. The number of steps is chosen on half of the prompts,
+  and the shares are measured on the other half.
 
   Attributes:
     unexplained: The unexplained shares, `[l, k]`. An algorithm without steps has one
@@ -94,8 +94,8 @@ class LayerRow(NamedTuple):
     steps: The nearest number of steps; 0 for an algorithm without steps.
     low: The least number of steps in 95 % of bootstrap samples of prompts.
     high: The largest number of steps in these samples.
-    unexplained: What the algorithm does not explain, as a share of the effect of the
-      context.
+    unexplained: What the algorithm does not explain, as a share of the variation over
+      contexts.
     unexplained_stderr: Its standard error over prompts. It makes no 95 % interval (see
       `layer_algorithms`).
     is_nearest: Whether the algorithm cannot be distinguished from the nearest one.
@@ -203,7 +203,7 @@ def layer_algorithms(
   - Null: refused for a model that ignores its context, or the labels of its context. A
     model that uses labels a little may have any value from 0 on.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
-  - Denominator: the effect of the context, E Var(f | x_q), after the last layer.
+  - Denominator: the variation over contexts, E Var(f | x_q), after the last layer.
 
   These shares have standard errors, but no intervals, since squared differences from
   algorithms have heavy tails. For `checkpoints/transformer` and the 2048 prompts of the
@@ -247,9 +247,9 @@ def layer_algorithms(
   start = task.mean_weights()
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]
-  effect = effect_of_numbers(last, samples.other)[:num_prompts]
-  check_finite('the model', samples.predictions, effect)
-  if not effect.mean() > ROUNDING * np.mean(last**2):
+  variation = variation_of_numbers(last, samples.other)[:num_prompts]
+  check_finite('the model', samples.predictions, variation)
+  if ignores_context(variation, last):
     raise UserError(
       f'{type(model).__name__} ignores its context: its predictions for one query are '
       'the same in all prompts, and no algorithm can explain them'
@@ -267,7 +267,7 @@ def layer_algorithms(
   solved = families(samples.x, samples.y, samples.x_query, start, task)
   fitted = fitted_predictions(samples.tokens, samples.y_query, num_prompts)
   own, by_map = (
-    _readout(predictions, solved, baselines, effect, num_steps)
+    _readout(predictions, solved, baselines, variation, num_steps)
     for predictions in (samples.predictions, fitted)
   )
   return LayerAlgorithms(num_prompts, own, by_map)
@@ -318,12 +318,12 @@ def _readout(
   predictions: Float[np.ndarray, 'n l'],
   solved: Mapping[str, AnyFamily],
   baselines: Mapping[str, Float[np.ndarray, ' p']],
-  effect: Float[np.ndarray, ' p'],
+  variation: Float[np.ndarray, ' p'],
   num_steps: int,
 ) -> Readout:
-  num_prompts, num_layers = len(effect), predictions.shape[1]
+  num_prompts, num_layers = len(variation), predictions.shape[1]
   judged, fitted = predictions[:num_prompts], predictions[num_prompts:]
-  left = effect[num_prompts // 2 :]
+  left = variation[num_prompts // 2 :]
   matches, errors = {}, {}
   members = {
     name: [family.member(fitted, k) for k in range(num_steps + 1)]
@@ -349,7 +349,7 @@ def _readout(
 def _match(
   choosing: Float[np.ndarray, 'n l k'],
   errors: Float[np.ndarray, 'p l k'],
-  effect: Float[np.ndarray, ' p'],
+  variation: Float[np.ndarray, ' p'],
   parameters: list[Float[np.ndarray, 'l _']],
 ) -> Match:
   """Returns the distances, and the number of steps nearest to each layer.
@@ -357,8 +357,8 @@ def _match(
   The number of steps is the nearest by the squared differences on other prompts,
   `choosing`.
   """
-  unexplained, stderr = ratios(errors, effect)
-  least = SHARE_ROUNDING * effect.mean()
+  unexplained, stderr = ratios(errors, variation)
+  least = SHARE_ROUNDING * variation.mean()
   again = resampled_means(choosing)
   ends = [
     np.percentile(_least(again[:, layer], least), _ENDS, method='inverted_cdf')
@@ -375,7 +375,7 @@ def _least(means: Float[np.ndarray, 'r k'], rounding: float) -> Int[np.ndarray, 
 
 
 def _alike(
-  errors: Mapping[str, Float[np.ndarray, ' p']], effect: Float[np.ndarray, ' p']
+  errors: Mapping[str, Float[np.ndarray, ' p']], variation: Float[np.ndarray, ' p']
 ) -> list[str]:
   """Returns the algorithms that cannot be distinguished from the nearest one.
 
@@ -384,6 +384,6 @@ def _alike(
   best = min(errors, key=lambda name: errors[name].mean())
   others = [name for name in errors if name != best]
   gaps = [difference(errors[name], errors[best]) for name in others]
-  is_farther = apart_from_extreme(gaps, SHARE_ROUNDING * float(effect.mean()))
+  is_farther = apart_from_extreme(gaps, SHARE_ROUNDING * float(variation.mean()))
   farther = {name for name, far in zip(others, is_farther, strict=True) if far}
   return [name for name in errors if name not in farther]

@@ -26,10 +26,11 @@ from zoo.measure.predict import (
   sample_batches,
 )
 from zoo.measure.ratio import ratio
+from zoo.probing.checks import check_finite
 from zoo.probing.nearest.context import (
-  effect_of_numbers,
+  ignores_context,
   ignores_labels,
-  share_of_effect,
+  variation_of_numbers,
   with_others,
 )
 from zoo.tasks.base import is_squared
@@ -62,7 +63,7 @@ class Candidates:
   Attributes:
     gaps: The squared difference (f − g)² of each prompt, by the name of the algorithm
       g. A slow algorithm has the first prompts only.
-    context_effect: For each prompt a number whose mean is the effect of the context,
+    variation: For each prompt a number whose mean is the variation over contexts,
       E Var(f | x_q).
     baselines: The names of those that are baselines of the task. The others are fitted
       to the predictor.
@@ -70,16 +71,16 @@ class Candidates:
   """
 
   gaps: Mapping[str, Float[np.ndarray, ' q']]
-  context_effect: Float[np.ndarray, ' p']
+  variation: Float[np.ndarray, ' p']
   baselines: Collection[str] = ()
   exact: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def unexplained(self, name: str) -> Estimate:
-    """Returns the share of the effect of the context that an algorithm leaves."""
+    """Returns the share of the variation over contexts that an algorithm leaves."""
     if name in self.exact:
       return Estimate(self.exact[name], 0.0)
     gap = self.gaps[name]
-    return ratio(gap, self.context_effect[: len(gap)])
+    return ratio(gap, self.variation[: len(gap)])
 
   def farther(self, name: str, other: str) -> Estimate:
     """Returns the share that one algorithm leaves minus that of another.
@@ -90,7 +91,7 @@ class Candidates:
       return Estimate(self.exact[name] - self.exact[other], 0.0)
     gap, less = self.gaps[name], self.gaps[other]
     count = min(len(gap), len(less))
-    return ratio(gap[:count] - less[:count], self.context_effect[:count])
+    return ratio(gap[:count] - less[:count], self.variation[:count])
 
 
 def measure_candidates(
@@ -127,7 +128,9 @@ def measure_candidates(
   check_numbers(task)
   programs = Programs()
   prompts = [*sample_batches(task, seed, num_prompts, BATCH_SIZE, programs)]
-  own, effect, is_measured = predict_with_effect(programs, subject, task, prompts, seed)
+  own, variation, is_measured = predict_with_variation(
+    programs, subject, task, prompts, seed
+  )
   prompt = jax.tree.map(lambda *parts: jnp.concatenate(parts), *prompts)
   most = max(min(num_prompts, affordable(task)), 2)
   gaps: dict[str, np.ndarray] = {}
@@ -146,17 +149,17 @@ def measure_candidates(
       targets = np.asarray(prompt.y_query[:count], np.float64)
       above = _above_bayes(gap, theirs, targets)
   names = [name for name in gaps if name in baselines]
-  return Candidates(gaps, effect, names), above
+  return Candidates(gaps, variation, names), above
 
 
-def predict_with_effect(
+def predict_with_variation(
   programs: Programs,
   subject: Predictor,
   task: Task,
   prompts: Sequence[Prompt],
   seed: int,
 ) -> tuple[Float[np.ndarray, ' p'], Float[np.ndarray, ' p'], bool]:
-  """Returns the predictions of a predictor, and the effect of the context on each.
+  """Returns the predictions of a predictor, and the variation over contexts at each.
 
   The third value is False for a predictor that ignores its context, or the labels of
   its context: no algorithm that learns explains it. Predictions that are not finite are
@@ -171,9 +174,10 @@ def predict_with_effect(
     with_others(task, prompts, seed),
   )
   own, other = own.astype(np.float64), other.astype(np.float64)
-  effect = effect_of_numbers(own, other)
-  has_effect = share_of_effect(effect, effect, own) is not None
-  return own, effect, has_effect and not ignores_labels(predict, prompts[0])
+  variation = variation_of_numbers(own, other)
+  check_finite('the model', own, variation)
+  is_blind = ignores_context(variation, own) or ignores_labels(predict, prompts[0])
+  return own, variation, not is_blind
 
 
 def _attempt(

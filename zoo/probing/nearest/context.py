@@ -1,6 +1,6 @@
-"""The effect of the context: how much predictions change with the context of a query.
+"""The variation over contexts: how much predictions change with the context of a query.
 
-If the predictions f are numbers, the effect is `E Var(f | x_q)`, the variance over
+If the predictions f are numbers, the variation is `E Var(f | x_q)`, the variance over
 prompts with the same query x_q, averaged over queries. If they are probabilities of
 classes, it is `E KL(f ‖ E[f | x_q])`, in nats. It is 0 for a predictor that sees the
 query alone. Instruments divide by it what an algorithm does not explain of a predictor.
@@ -63,32 +63,42 @@ def with_others(
     yield prompt, [task.redraw(key, prompt, 'query') for key in keys]
 
 
-def effect_of_numbers(
+def variation_of_numbers(
   prediction: Float[np.ndarray, 'p ...'], other: Float[np.ndarray, 'p ...']
 ) -> Float[np.ndarray, 'p ...']:
   """Returns `(f − f')²/2` for predictions of two prompts with the same query.
 
-  Its mean is the effect of the context, E Var(f | x_q).
+  Its mean is the variation over contexts, E Var(f | x_q).
   """
   return np.square(prediction - other) / 2
 
 
-def share_of_effect(
+def share_of_variation(
   part: Float[np.ndarray, ' p'],
-  effect: Float[np.ndarray, ' p'],
+  variation: Float[np.ndarray, ' p'],
   prediction: Float[np.ndarray, ' p'],
 ) -> Estimate | None:
   """Returns the ratio of two means over the same prompts.
 
-  None if the effect of the context is no larger than rounding.
+  None if the variation over contexts is no larger than rounding.
 
   Raises:
     UserError: If a prediction is not finite.
   """
-  check_finite('the model', prediction, effect)
-  if not effect.mean() > ROUNDING * np.mean(prediction**2):
-    return None
-  return ratio(part, effect)
+  check_finite('the model', prediction, variation)
+  return None if ignores_context(variation, prediction) else ratio(part, variation)
+
+
+def ignores_context(
+  variation: Float[np.ndarray, ' p'], prediction: Float[np.ndarray, ' q']
+) -> bool:
+  """Returns whether the variation over contexts is no larger than rounding.
+
+  Args:
+    variation: A number for each prompt, whose mean is the variation over contexts.
+    prediction: Predictions, whose mean square says what is rounding.
+  """
+  return not variation.mean() > ROUNDING * np.mean(prediction**2)
 
 
 def ignores_labels(
@@ -107,7 +117,7 @@ def ignores_labels(
   return np.array_equal(predict(prompt), predict(other))
 
 
-def effects_by_length(
+def variation_by_length(
   task: Task,
   prompt: Prompt,
   own: Float[np.ndarray, 'p t k'],
@@ -115,12 +125,12 @@ def effects_by_length(
   least: int,
   seed: int,
 ) -> Float[np.ndarray, 'p t']:
-  """Returns the effect of the context of each prompt, after each number of examples.
+  """Returns the variation over contexts at each prompt, after each number of examples.
 
-  The mean over prompts is the effect for the task. If queries recur, as symbols do, the
-  other contexts of a query are those of the prompts that have it. Otherwise contexts
-  are drawn. This needs a task that defines how prompts are drawn again and, after fewer
-  than C examples, one that is `stationary`.
+  The mean over prompts is the variation for the task. If queries recur, as symbols do,
+  the other contexts of a query are those of the prompts that have it. Otherwise
+  contexts are drawn. This needs a task that defines how prompts are drawn again and,
+  after fewer than C examples, one that is `stationary`.
 
   Args:
     task: The task of the prompts, as it is measured.
@@ -132,32 +142,32 @@ def effects_by_length(
     seed: The seed of the contexts.
 
   Returns:
-    The effects; NaN after a number of examples for which there are no other contexts.
+    The variation; NaN after a number of examples for which there are no other contexts.
   """
   features = np.asarray(prompt.features)
-  effects = np.full(own.shape[:2], np.nan)
+  variation = np.full(own.shape[:2], np.nan)
   for i in range(own.shape[1]):
     t = least + i
     grouped = _over_equal_queries(own[:, i], features[:, t], task)
     if grouped is not None:
-      effects[:, i] = grouped
+      variation[:, i] = grouped
     elif t == task.context_length or task.stationary:
       key = jax.random.fold_in(stream_of(seed, REDRAW_STREAM), t)
       asked = dataclasses.replace(prompt, x_query=prompt.features[:, t])
       try:
-        effects[:, i] = _over_drawn_contexts(task, asked, own[:, i], predict, t, key)
+        variation[:, i] = _over_drawn_contexts(task, asked, own[:, i], predict, t, key)
       except UserError as error:
-        logging.log_first_n(logging.WARNING, 'no effect of the context: %s', 1, error)
-  return effects
+        logging.log_first_n(logging.WARNING, 'no variation over contexts: %s', 1, error)
+  return variation
 
 
 def _over_equal_queries(
   own: Float[np.ndarray, 'p k'], queries: Float[np.ndarray, 'p d'], task: Task
 ) -> Float[np.ndarray, ' p'] | None:
-  """Returns the effects over prompts with the same query.
+  """Returns the variation over prompts with the same query.
 
   None if there are too few prompts for each query. A query that occurs once has no
-  other context; its effect is taken to be the mean of all others.
+  other context; its variation is taken to be the mean of all others.
   """
   _, first, group, counts = np.unique(
     queries, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -165,17 +175,17 @@ def _over_equal_queries(
   if len(own) < _LEAST_GROUP * len(counts):
     return None
   group = group.ravel()
-  # Differences are from the first of a group: equal predictions have the effect 0.
+  # Differences are from the first of a group: equal predictions have the variation 0.
   sums = np.zeros((len(counts), own.shape[1]))
   np.add.at(sums, group, own - own[first][group])
   mean = own[first] + sums / counts[:, None]
   # Without the factor, a variance about the mean of n contexts is too small by 1/n.
   factor = counts / np.maximum(counts - 1, 1)
   is_numbers = task.label_kind == 'numbers'
-  effects = factor[group] * distances(own[None], mean[group][None], is_numbers)[0]
+  variation = factor[group] * distances(own[None], mean[group][None], is_numbers)[0]
   is_alone = counts[group] == 1
-  effects[is_alone] = effects[~is_alone].mean()
-  return effects
+  variation[is_alone] = variation[~is_alone].mean()
+  return variation
 
 
 def _over_drawn_contexts(
@@ -186,10 +196,10 @@ def _over_drawn_contexts(
   t: int,
   key: jax.Array,
 ) -> Float[np.ndarray, ' p']:
-  """Returns the effects over other contexts of the same queries, after t examples.
+  """Returns the variation over other contexts of the same queries, after t examples.
 
   If predictions are numbers, one other context is enough. If they are probabilities,
-  the number of contexts doubles until this changes the mean effect by less than its
+  the number of contexts doubles until this changes the mean variation by less than its
   standard error. The bias falls at least as fast as 1/n, so that what remains of it is
   then also below the standard error. A warning says if the largest number of contexts
   was not enough for this.
@@ -208,27 +218,27 @@ def _over_drawn_contexts(
 
   predictions = [own, draw(1)]
   if task.label_kind == 'numbers':
-    return effect_of_numbers(own, predictions[1])[..., 0]
+    return variation_of_numbers(own, predictions[1])[..., 0]
   before = _over_contexts(predictions)
   while True:
     predictions += [draw(i) for i in range(len(predictions), 2 * len(predictions))]
-    effects = _over_contexts(predictions)
-    found = estimate(effects)
+    variation = _over_contexts(predictions)
+    found = estimate(variation)
     is_close = abs(found.mean - before.mean()) <= found.stderr
     if is_close:
-      return effects
+      return variation
     if len(predictions) >= _MOST_CONTEXTS:
       logging.log_first_n(
         logging.WARNING,
-        'the effect of the context still changes by %.2g with %d contexts, which is '
+        'the variation over contexts still changes by %.2g with %d contexts, which is '
         'more than its standard error, %.2g',
         1,
         abs(found.mean - before.mean()),
         len(predictions),
         found.stderr,
       )
-      return effects
-    before = effects
+      return variation
+    before = variation
 
 
 def _over_contexts(predictions: list[np.ndarray]) -> Float[np.ndarray, ' p']:

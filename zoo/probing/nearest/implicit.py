@@ -39,11 +39,12 @@ class NearestStep:
     step: The step size η, or the matrix Γ of GD-β.
     start: The start w_0, `[d]`.
     difference: E (f − g)² for the predictions f of the predictor and g of the step.
-    unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
-      for a predictor that ignores its context.
-    unexplained_of_labels: The same share of the part of f that changes sign with the
+    unexplained: `difference` divided by the variation over contexts, E Var(f | x_q).
+      None for a predictor that ignores its context.
+    unexplained_of_odd_part: The same share of the part of f that changes sign with the
       shifted labels y', ⟨Γ r, x_q⟩. None for a predictor without this part. It leaves
-      out the part that is even in y', which the number of `SampledAlgorithm` contains.
+      out the part that is even in y', which `FittedAlgorithm.unexplained_of_labels`
+      contains.
     risk: The risk of the step itself.
   """
 
@@ -51,7 +52,7 @@ class NearestStep:
   start: Float[np.ndarray, ' d']
   difference: float
   unexplained: float | None
-  unexplained_of_labels: float | None
+  unexplained_of_odd_part: float | None
   risk: float
 
 
@@ -187,7 +188,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   - Null: `unexplained` is None for a rule that ignores its context. A rule that ignores
     the labels alone has a share, and a `step_matrix` of 0.
   - Counterfactual: another context of the same query.
-  - Denominator: the effect of the context, E Var(f | x_q).
+  - Denominator: the variation over contexts, E Var(f | x_q).
 
   Args:
     subject: A model, an estimator or a learning rule of the linear family.
@@ -294,7 +295,7 @@ def _measure(
   apart = centred.square(centred.rule - nearest)
   difference = float(sum(apart))
   moved = float(sum(centred.square(centred.rule - without_context)))
-  by_labels = float(centred.square(centred.rule).odd)
+  odd = float(centred.square(centred.rule).odd)
   start = centred.mean + start
   risk = float(theory.exact_risk(LearningRule.gd_beta(start, matrix), task))
   return NearestStep(
@@ -302,7 +303,7 @@ def _measure(
     start,
     difference,
     unexplained=difference / moved if moved > 0 else None,
-    unexplained_of_labels=float(apart.odd) / by_labels if by_labels > 0 else None,
+    unexplained_of_odd_part=float(apart.odd) / odd if odd > 0 else None,
     risk=risk,
   )
 

@@ -35,7 +35,7 @@ from zoo.measure.predict import (
 from zoo.measure.ratio import ratio
 from zoo.measure.table import Rows, WithRows
 from zoo.probing.checks import check_finite
-from zoo.probing.nearest.context import PER_NUMBER, distances, effects_by_length
+from zoo.probing.nearest.context import PER_NUMBER, distances, variation_by_length
 from zoo.probing.nearest.simplex import (
   groups_within,
   likelihood_stderrs,
@@ -73,7 +73,7 @@ class NearestMixture:
       are known only up to rounding. They are NaN for under 16 prompts, and for a single
       weight, which is 1 for any model.
     distance: E (f − g)² for numbers, or E KL(f ‖ g) for classes.
-    unexplained: The distance divided by the effect of the context, which is E Var(f |
+    unexplained: The distance divided by the variation over contexts, which is E Var(f |
       x_q) for numbers and E KL(f ‖ E[f | x_q]) for classes. Both are means over those
       prompts for which other contexts were drawn, which may be fewer than those of
       `distance`. None for a model that ignores its context, and if the task has no
@@ -133,7 +133,7 @@ class StrategyRow(NamedTuple):
     predictor: The name or names.
     weight: The weight in the nearest mixture.
     distance: The distance of the mixture, E (f − g)² or E KL(f ‖ g).
-    unexplained: The distance as a share of the effect of the context.
+    unexplained: The distance as a share of the variation over contexts.
   """
 
   examples: int | None
@@ -244,14 +244,14 @@ def strategies(
   for each number, and one whose weights depend on the prompt.
 
   - Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
-    of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the effect of
-    the context, over prompts that the weights were not fitted to.
+    of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the variation
+    over contexts, over prompts that the weights were not fitted to.
   - Null: `unexplained` is None for a model that ignores its context. A model that
     ignores the labels of its context may have any value from 0 on. Weights have no
     null: the nearest mixture may be far away.
   - Counterfactual: other contexts of the same query, from prompts in which it recurs or
     from `task.redraw(keep='query')`.
-  - Denominator: the effect of the context, E Var(f | x_q) or E KL(f ‖ E[f | x_q]).
+  - Denominator: the variation over contexts, E Var(f | x_q) or E KL(f ‖ E[f | x_q]).
 
   Args:
     model: A model or any other function of prompts.
@@ -296,15 +296,15 @@ def strategies(
   least = max(_LEAST_IN_ALL, PER_NUMBER * len(predictors))
   check_count('num_prompts', num_prompts, minimum=least)
   known = sample_known(task, predictors, num_prompts, seed)
-  fitted, measured, effect = _halves(model, known)
-  mixture, by_prompt = _over_all(known, fitted, measured, effect, by_prompt=True)
+  fitted, measured, variation = _halves(model, known)
+  mixture, by_prompt = _over_all(known, fitted, measured, variation, by_prompt=True)
   is_numbers = task.label_kind == 'numbers'
   by_length: list[NearestMixture] = []
   for t in range(task.context_length + 1):
     at = slice(t, t + 1)
     halves = _part(fitted, lengths=at), _part(measured, lengths=at)
     groups = _indistinguishable(halves[0], is_numbers)
-    by_length.append(_fit(*halves, effect[:, at], groups, known.names, is_numbers))
+    by_length.append(_fit(*halves, variation[:, at], groups, known.names, is_numbers))
   return Strategies(
     **vars(mixture),
     num_prompts=num_prompts,
@@ -388,9 +388,9 @@ def same_on(known: KnownPredictors) -> list[list[str]]:
 def _halves(
   model: Predictor, known: KnownPredictors
 ) -> tuple[_Samples, _Samples, Float[np.ndarray, 'q t']]:
-  """Returns the prompts for the fits and for the measurements, and effects of contexts.
+  """Returns the prompts for the fits and those for the measurements, and the variation.
 
-  The effects are those of the first of the prompts for the measurements.
+  The variation over contexts is that at the first of the prompts for the measurements.
   """
   num_prompts = known.others.shape[1]
   check_ways([model], known.task, num_prompts, known.seed, known.programs)
@@ -400,13 +400,13 @@ def _halves(
   samples = _Samples(own, known.others, known.log_likelihoods)
   fitted = _part(samples, slice(num_prompts // 2))
   measured = _part(samples, slice(num_prompts // 2, None))
-  return fitted, measured, _effects(model, known, measured)
+  return fitted, measured, _variation(model, known, measured)
 
 
-def _effects(
+def _variation(
   model: Predictor, known: KnownPredictors, measured: _Samples
 ) -> Float[np.ndarray, 'q t']:
-  """Returns the effects of contexts in prompts for the measurements.
+  """Returns the variation over contexts at prompts for the measurements.
 
   There are as many prompts as are affordable.
   """
@@ -425,20 +425,20 @@ def _effects(
       (values,) = known.programs.run(at_query, [model], prompt.prefix(t))
     return _means(np.asarray(values)[:, None], task.label_kind)[:, 0]
 
-  return effects_by_length(task, prompt, own, predict, known.least, known.seed)
+  return variation_by_length(task, prompt, own, predict, known.least, known.seed)
 
 
 def _over_all(
   known: KnownPredictors,
   fitted: _Samples,
   measured: _Samples,
-  effect: Float[np.ndarray, 'q t'],
+  variation: Float[np.ndarray, 'q t'],
   by_prompt: bool,
 ) -> tuple[NearestMixture, LikelihoodMixture | None]:
   """Returns the mixtures over all numbers of examples together."""
   is_numbers = known.task.label_kind == 'numbers'
   groups = _indistinguishable(fitted, is_numbers)
-  arguments = fitted, measured, effect, groups, known.names, is_numbers
+  arguments = fitted, measured, variation, groups, known.names, is_numbers
   mixture = _fit(*arguments)
   if not (by_prompt and known.task.shows_labels):
     return mixture, None
@@ -512,7 +512,7 @@ def _as_means(
 def _fit(
   fitted: _Samples,
   measured: _Samples,
-  effect: Float[np.ndarray, 'q t'],
+  variation: Float[np.ndarray, 'q t'],
   groups: Sequence[Sequence[int]],
   names: Sequence[str],
   is_numbers: bool,
@@ -527,7 +527,7 @@ def _fit(
     dict(zip(joined, weights.tolist(), strict=True)),
     dict(zip(joined, _stderrs(fitted, first, weights, is_numbers), strict=True)),
     estimate(gaps.mean(axis=1)),
-    _share(gaps, effect, measured.own, is_numbers),
+    _share(gaps, variation, measured.own, is_numbers),
   )
 
 
@@ -557,7 +557,7 @@ def _stderrs(
 def _fit_by_prompt(
   fitted: _Samples,
   measured: _Samples,
-  effect: Float[np.ndarray, 'q t'],
+  variation: Float[np.ndarray, 'q t'],
   groups: Sequence[Sequence[int]],
   names: Sequence[str],
   is_numbers: bool,
@@ -572,7 +572,7 @@ def _fit_by_prompt(
   weights = softmax(logits)
   mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
   gaps = distances(measured.own, mixed, is_numbers)
-  lengths = [slice(t, t + 1) for t in range(effect.shape[1])]
+  lengths = [slice(t, t + 1) for t in range(variation.shape[1])]
   stderrs, power_stderr = np.full(len(first), math.nan), math.nan
   if len(fitted.own) >= _LEAST_PROMPTS:
     stderrs, power_stderr = likelihood_stderrs(
@@ -590,9 +590,10 @@ def _fit_by_prompt(
     power,
     power_stderr,
     estimate(gaps.mean(axis=1)),
-    _share(gaps, effect, measured.own, is_numbers),
+    _share(gaps, variation, measured.own, is_numbers),
     tuple(
-      _share(gaps[:, t], effect[:, t], measured.own[:, t], is_numbers) for t in lengths
+      _share(gaps[:, t], variation[:, t], measured.own[:, t], is_numbers)
+      for t in lengths
     ),
   )
 
@@ -630,15 +631,15 @@ def _part(
 
 def _share(
   gaps: Float[np.ndarray, 'p t'],
-  effect: Float[np.ndarray, 'q t'],
+  variation: Float[np.ndarray, 'q t'],
   own: Float[np.ndarray, 'p t k'],
   is_numbers: bool,
 ) -> Estimate | None:
   """Returns the ratio of two means over the first q prompts.
 
-  None if the effect of the context is no larger than rounding.
+  None if the variation over contexts is no larger than rounding.
   """
-  part, whole = gaps[: len(effect)].mean(axis=1), effect.mean(axis=1)
+  part, whole = gaps[: len(variation)].mean(axis=1), variation.mean(axis=1)
   scale = float(np.mean(own**2)) if is_numbers else 1.0
   if not float(whole.mean()) > ROUNDING * scale:  # This is true for NaN, too.
     return None

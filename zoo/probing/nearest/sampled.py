@@ -32,9 +32,10 @@ from zoo.probing.checks import check_finite
 from zoo.probing.nearest.candidates import Candidates, check_numbers
 from zoo.probing.nearest.context import (
   PER_NUMBER,
-  effect_of_numbers,
+  ignores_context,
   ignores_labels,
-  share_of_effect,
+  share_of_variation,
+  variation_of_numbers,
   with_others,
 )
 from zoo.probing.nearest.guess import distance_to_mean
@@ -73,8 +74,8 @@ class FittedAlgorithm:
       without a prior mean.
     difference: E (f − g)² for the predictions f of the predictor and g of the
       algorithm.
-    unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
-      for a predictor that ignores its context, or the labels of its context.
+    unexplained: `difference` divided by the variation over contexts, E Var(f | x_q).
+      None for a predictor that ignores its context, or the labels of its context.
     unexplained_of_labels: `E ((f − f') − (g − g'))² / E (f − f')²`, where f' and g' are
       predictions for the same inputs with the labels of another function. None for a
       predictor that ignores the labels of its context, and for a task that does not
@@ -157,14 +158,14 @@ class _Drawn(NamedTuple):
     samples: The prompts, with predictions.
     relabelled: The same prompts with labels of other functions. None for a task that
       does not draw them.
-    effect: The effect of the context of each prompt.
+    variation: A number for each prompt, whose mean is the variation over contexts.
     ignores_labels: Whether the predictions do not depend on labels.
     ignores_context: Whether they do not depend on the context, up to rounding.
   """
 
   samples: _Samples
   relabelled: _Samples | None
-  effect: Float[np.ndarray, ' p']
+  variation: Float[np.ndarray, ' p']
   ignores_labels: bool
   ignores_context: bool
 
@@ -193,7 +194,7 @@ def sampled_algorithm(
     above 1, the algorithm is farther from the model than the best function of the query
     alone.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
-  - Denominator: the effect of the context, E Var(f | x_q).
+  - Denominator: the variation over contexts, E Var(f | x_q).
 
   Args:
     subject: A model or any other function of prompts.
@@ -266,7 +267,7 @@ def _fit(drawn: _Drawn, task: Task) -> tuple[SampledAlgorithm, Candidates]:
     nearest_ridge=ridge,
   )
   has_none = drawn.ignores_labels or drawn.ignores_context
-  return found, Candidates({} if has_none else gaps, drawn.effect)
+  return found, Candidates({} if has_none else gaps, drawn.variation)
 
 
 def _draw(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Drawn:
@@ -282,13 +283,13 @@ def _draw(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Drawn
     with_others(task, prompts, seed),
   )
   check_finite('the model', samples.prediction, other)
-  effect = effect_of_numbers(samples.prediction, other.astype(np.float64))
+  variation = variation_of_numbers(samples.prediction, other.astype(np.float64))
   return _Drawn(
     samples,
     _relabelled(predict, task, prompts, seed),
-    effect,
+    variation,
     ignores_labels=ignores_labels(predict, prompts[0]),
-    ignores_context=share_of_effect(effect, effect, samples.prediction) is None,
+    ignores_context=ignores_context(variation, samples.prediction),
   )
 
 
@@ -306,13 +307,13 @@ def _measure(
   gap = np.square(samples.prediction - prediction - slope @ start)
   unexplained = of_labels = None
   if not drawn.ignores_labels:
-    unexplained = share_of_effect(gap, drawn.effect, samples.prediction)
+    unexplained = share_of_variation(gap, drawn.variation, samples.prediction)
   if not drawn.ignores_labels and again is not None:
     moved = samples.prediction - again.prediction
     # The part of an algorithm's prediction that depends on w_0 is the same for both.
     follows = prediction - predict_for(again)[0]
     part = np.square(moved - follows)
-    of_labels = share_of_effect(part, np.square(moved), samples.prediction)
+    of_labels = share_of_variation(part, np.square(moved), samples.prediction)
   nearest = FittedAlgorithm(
     parameter,
     start if matters else None,

@@ -34,7 +34,7 @@ from zoo.measure.tests import LEVEL, holm, p_value_above_zero
 from zoo.probing.nearest.candidates import (
   Candidates,
   check_numbers,
-  predict_with_effect,
+  predict_with_variation,
 )
 from zoo.probing.nearest.context import SHARE_ROUNDING
 from zoo.probing.nearest.sampled import (
@@ -55,7 +55,7 @@ _NUM_DRAWN = 8192  # So many prompts are drawn to find the quantile, and to choo
 _NUM_STEPS = 100
 _STEP = 0.03
 _PENALTY = 10.0  # The penalty of a nat below the least log density, in nats.
-# A candidate that leaves more of the effect of the context explains too little of it.
+# A candidate that leaves more of the variation over contexts explains too little of it.
 _MOST_UNEXPLAINED = 0.5
 _TINY = 1e-30  # Added to squares, so that equal predictions have a logarithm.
 _NUM_TELLING = 64  # This is the usual number of prompts of a pair.
@@ -104,12 +104,12 @@ class Standing(NamedTuple):
   Attributes:
     candidate: The name of the algorithm.
     on_task: E (f − g)² for the predictions f of the model and g of the candidate on
-      prompts of the task, divided by the effect of the context there.
+      prompts of the task, divided by the variation over contexts there.
     on_telling: E (f − g)² on the telling prompts of all pairs that have the candidate,
       divided by E (f − f')²/2, where f' is the prediction for the same query with a
       context of the task. Compare it with that of other candidates, not with `on_task`.
-      None if the candidate leaves more than half of the effect on prompts of the task,
-      so that no pair has it, and if no other candidate explains half.
+      None if the candidate leaves more than half of the variation on prompts of the
+      task, so that no pair has it, and if no other candidate explains half.
     nearer_on_task: A candidate that is significantly nearer to the model on prompts of
       the task, the nearest of them. Empty if there is none.
     nearer_on_telling: A candidate that is significantly nearer on the telling prompts
@@ -132,8 +132,8 @@ class Elimination(WithRows):
   Attributes:
     rows: One row for each candidate, the nearest one on prompts of the task first.
       There are none for a model that ignores its context, or the labels of its context.
-    telling: The telling prompts of the candidates that explain half of the effect of
-      the context. None if there are fewer than two.
+    telling: The telling prompts of the candidates that explain half of the variation
+      over contexts. None if there are fewer than two.
   """
 
   rows: Rows[Standing]
@@ -141,7 +141,7 @@ class Elimination(WithRows):
 
   @property
   def remaining(self) -> list[str]:
-    """The candidates that explain half of the effect, and to which none is nearer.
+    """The candidates that explain half of the variation, and to which none is nearer.
 
     No other candidate is nearer to the model, neither on prompts of the task nor on
     telling prompts.
@@ -292,7 +292,7 @@ def elimination(
     context. A model that follows none of the candidates may still have one that is
     nearest; its share says how near.
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
-  - Denominator: the effect of the context. On telling prompts it is half of the mean
+  - Denominator: the variation over contexts. On telling prompts it is half of the mean
     square of f − f', where f' is the prediction with another context of the task.
 
   Args:
@@ -523,7 +523,9 @@ def _compare(
 
   None for a model that ignores its context, or the labels of its context.
   """
-  own, effect, is_measured = predict_with_effect(programs, subject, task, prompts, seed)
+  own, variation, is_measured = predict_with_variation(
+    programs, subject, task, prompts, seed
+  )
   if not is_measured:
     return None
   gaps = {}
@@ -532,7 +534,7 @@ def _compare(
       lambda prompt, it=candidate: programs.run(at_query, [it], prompt)[0], prompts
     )
     gaps[name] = np.square(own - theirs.astype(np.float64))
-  return Candidates(gaps, effect)
+  return Candidates(gaps, variation)
 
 
 def _p_values(
@@ -568,11 +570,11 @@ def _nearer(
 
 
 def _nearest(names: Sequence[str], on_task: Candidates) -> str:
-  """Returns the candidate that leaves least of the effect; empty without names."""
+  """Returns the candidate that leaves least of the variation; empty without names."""
   return min(names, key=lambda name: on_task.unexplained(name).mean, default='')
 
 
 def _pooled(name: str, found: Sequence[Candidates]) -> Estimate:
   """Returns the share that a candidate leaves, over the prompts of all its pairs."""
   gaps = np.concatenate([of.gaps[name] for of in found])
-  return ratio(gaps, np.concatenate([of.context_effect for of in found]))
+  return ratio(gaps, np.concatenate([of.variation for of in found]))

@@ -72,7 +72,7 @@ def _map(
   rows = {layer: str(layer) for layer in range(0, num_layers, apart)}
   if columns is None:
     columns = {k: str(k) for k in range(0, num_columns, max(1, -(-num_columns // 6)))}
-  name = 'share of the effect of the context'
+  name = 'share of the variation over contexts'
   return HeatMap(distances, scale, name, title, x_axis, 'layer', rows, columns, texts)
 
 

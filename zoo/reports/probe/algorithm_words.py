@@ -56,7 +56,7 @@ def name_layer_algorithms(readout: Readout) -> str:
   said = f'After the last layer, {last}, the nearest algorithm is {nearest}'
   if left[0] > _HALF:
     said = f'No algorithm is near the last layer, {last}; the nearest is {nearest}'
-  said += f', which is {_shown(*left)} of the effect of the context away from it'
+  said += f', which is {_shown(*left)} of the variation over contexts away from it'
   others = []
   for key in alike:
     if key != name:

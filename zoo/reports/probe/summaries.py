@@ -161,7 +161,7 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
   header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± t·s.e.'
   note = (
     f'(fitted to half of {sampled.num_prompts} prompts and measured on all; the '
-    'share of the effect of the context)'
+    'share of the variation over contexts)'
   )
   return Table(rows, (*header, f'loss {half}'), note=note)
 
