@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 
 from studies.headlines import (
+  appearance,
   clusters,
   deep_linear,
   diversity,
@@ -51,6 +52,7 @@ _FILES = (
   laplace,
   filter,
   tabular,
+  appearance,
 )
 # The headlines by name, in the order in which they run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}

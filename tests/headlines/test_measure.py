@@ -19,6 +19,7 @@ SLOWEST = (
   *('ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'),
   *('clusters', 'transience', 'diversity', 'filter', 'markov_phases', 'laplace'),
   *('recall', 'one_step', 'tabular', 'induction', 'prior_mean', 'saddles'),
+  'appearance',
 )
 ONE_SEED = ({'seed': 0},)
 
