@@ -399,6 +399,6 @@ HEADLINE = Study(
     'mess3_steer': Expected(0.5, 2.0, 'held and read together; 0.85 in a trial'),
     'mess3_beyond': at_least(0.9, 'the belief has come; a trial had 0.98'),
   },
-  minutes=20,
+  minutes=29,
   measure=measure,
 )
