@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 
 from studies.headlines import (
+  appearance,
   beliefs,
   clusters,
   deep_linear,
@@ -52,6 +53,7 @@ _FILES = (
   laplace,
   filter,
   tabular,
+  appearance,
   beliefs,
 )
 # The headlines by name, in the order in which they run.

@@ -19,6 +19,7 @@ import zoo
 from configs import get_config
 from studies.headlines import (
   HEADLINES,
+  appearance,
   beliefs,
   clusters,
   diversity,
@@ -102,6 +103,10 @@ def _broken(name: str, folder: pathlib.Path) -> Iterator[None]:
     (transience, '_STEPS', (2, 4)),
     (transience, '_SEEDS', (0,)),
     (clusters, '_SEEDS', [{'seed': 0}]),
+    (appearance, '_SEEDS', (0,)),
+    (appearance, '_STEPS', dict.fromkeys(appearance._STEPS, (1, 2, 4))),
+    (appearance, '_COEFFICIENT_STEPS', dict.fromkeys(appearance._STEPS, (4,))),
+    (appearance, '_LENGTH', {**appearance._LENGTH, 'num_steps': 100}),
     (diversity, '_STEPS', (2, 4)),
     (state_tracking, '_SEEDS', (0,)),
     (state_tracking, '_RATES', (1e-2,)),

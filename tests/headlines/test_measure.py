@@ -20,6 +20,7 @@ SLOWEST = (
   *('clusters', 'transience', 'diversity', 'filter', 'markov_phases', 'laplace'),
   *('recall', 'one_step', 'tabular', 'induction', 'prior_mean', 'saddles'),
   'beliefs',
+  'appearance',
 )
 ONE_SEED = ({'seed': 0},)
 
