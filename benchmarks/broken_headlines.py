@@ -4,8 +4,8 @@
   python -m benchmarks.broken_headlines one_step recall
 
 studies/headlines/broken.py says what is broken in which headline. One seed is measured.
-The command prints which ranges of each headline the control misses. All headlines take about
-a quarter of an hour on two cores.
+The command prints which ranges of each headline the control misses. All headlines take
+about a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
