@@ -78,7 +78,7 @@ def _draw_guess(axes: Axes) -> None:
   _text(axes, 28, 3, inside, color=_GUESS)
   outside = 'residual guess: subtracted from the\nlabels, added to the prediction'
   _text(axes, 72, 3, outside, color=_GUESS)
-  line = {'color': _GUESS, 'linestyle': '--'}
+  line: dict[str, Any] = {'color': _GUESS, 'linestyle': '--'}
   axes.plot([89, 96], [3, 3], linewidth=1, **line)
   axes.add_patch(
     FancyArrowPatch((96, 2.9), (96, 25), arrowstyle='-|>', mutation_scale=12, **line)
