@@ -1,11 +1,11 @@
-"""Measures each headline on a model that is broken on purpose.
+"""Measures the negative control of each headline: a model that is broken on purpose.
 
   python -m benchmarks.broken_headlines --out=docs/results/broken_headlines.csv
   python -m benchmarks.broken_headlines one_step recall
 
 studies/headlines/broken.py says what is broken in which headline. One seed is measured.
-The command prints what of each headline a broken model misses. All headlines take about
-a quarter of an hour on two cores.
+The command prints which ranges of each headline the control misses. All headlines take
+about a quarter of an hour on two cores.
 """
 
 from __future__ import annotations

@@ -31,12 +31,20 @@ PANELS = {
   ),
   'other models': ('lstm', 'gru', 'deep_set', 'mlp_mixer', 'deep_lsa'),
 }
-# A panel has up to nine models, three more than the palette has colours.
-_COLOURS = (
-  *style.PALETTE,
-  style.BASELINES['gd'],
-  style.BLACK,
-  style.BASELINES['ridge'],
+# Each model has its own colour in all panels. There are eight more than in the palette.
+_COLOURS = dict(
+  zip(
+    itertools.chain(*PANELS.values()),
+    (
+      *style.PALETTE,
+      style.BASELINES['gd'],
+      style.BLACK,
+      style.BASELINES['ridge'],
+      *map(style.BASELINES.get, ('gd_beta', 'ols', 'averaging', 'nearest_neighbours')),
+      style.BASELINES['lasso'],
+    ),
+    strict=True,
+  )
 )
 SHARES = 0.1, 0.01  # These are distances from Bayes, as shares of the Bayes risk.
 
@@ -112,8 +120,8 @@ def picture(points: Iterable[Point]) -> plots.Plot:
   for features, curves in _curves(points).items():
     for title, models in PANELS.items():
       lines = [
-        _line(model, curves[model], colour)
-        for model, colour in zip(models, itertools.cycle(_COLOURS))
+        _line(model, curves[model], _COLOURS[model])
+        for model in models
         if model in curves
       ]
       shown = [line for line in lines if line is not None]
@@ -122,7 +130,7 @@ def picture(points: Iterable[Point]) -> plots.Plot:
           plots.Panel(
             f'd = {features}, {title}',
             'minutes of one core (log scale)',
-            'distance from Bayes (log scale)',
+            'distance from Bayes, % (log scale)',
             tuple(shown),
             x_scale='log',
             y_scale='log',
@@ -149,7 +157,8 @@ def _line(
     return None
   known = np.array(distances)[:, is_shown]
   known = np.where(np.isfinite(known), known, np.nan)
-  columns = times[is_shown], middle[is_shown], np.nanmin(known, 0), np.nanmax(known, 0)
+  shares = middle[is_shown], np.nanmin(known, 0), np.nanmax(known, 0)
+  columns = times[is_shown], *(100 * values for values in shares)
   return plots.Series(model, 'curve', colour, *(tuple(c.tolist()) for c in columns))
 
 

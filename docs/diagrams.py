@@ -17,7 +17,7 @@ from zoo.reports.style import BLACK, BLUE, GREEN, GREY, VERMILION, Figure, in_st
 _LABEL, _GUESS, _FEATURES = GREEN, VERMILION, BLUE
 # What stands for the entries of a prompt of two examples.
 _NUMBERS = {
-  **{11: 'x₁', 12: 'x₂', 13: 'x', 21: 'y₁', 22: 'y₂'},
+  **{11: 'x₁', 12: 'x₂', 13: 'x_q', 21: 'y₁', 22: 'y₂'},
   **{31: 'guess₁', 32: 'guess₂', 33: 'guess', 0: '0'},
 }
 _BODIES = (
@@ -78,7 +78,7 @@ def _draw_guess(axes: Axes) -> None:
   _text(axes, 28, 3, inside, color=_GUESS)
   outside = 'residual guess: subtracted from the\nlabels, added to the prediction'
   _text(axes, 72, 3, outside, color=_GUESS)
-  line = {'color': _GUESS, 'linestyle': '--'}
+  line: dict[str, Any] = {'color': _GUESS, 'linestyle': '--'}
   axes.plot([89, 96], [3, 3], linewidth=1, **line)
   axes.add_patch(
     FancyArrowPatch((96, 2.9), (96, 25), arrowstyle='-|>', mutation_scale=12, **line)
@@ -95,7 +95,8 @@ def _draw_tokens(axes: Axes, tokens: list[list[str]], left: float, top: float) -
       y = top - (j + 1) * height
       _box(axes, left + i * width, y, width - 0.9, height - 0.3, colour)
       place = left + (i + 0.44) * width, y + height / 2 - 0.15
-      _text(axes, *place, entry, color=colour, size=8)
+      shown = entry.replace('x_q', r'$\mathdefault{x_q}$')
+      _text(axes, *place, shown, color=colour, size=8)
 
 
 def _box(

@@ -121,7 +121,7 @@ def _clamping() -> Panel:
     series('three factors', 'line', BLUE, at, free),
     series('one of them held', 'line', VERMILION, at, clamped),
   )
-  return Panel('a', 'time', 'loss of a product', drawn, 'log')
+  return Panel('a', 'time', 'loss of the product', drawn, 'log')
 
 
 def _transience() -> Panel:
@@ -132,7 +132,7 @@ def _transience() -> Panel:
     series('early mechanism', 'line', BLUE, at, first),
     series('late mechanism', 'line', VERMILION, at, second),
   )
-  return Panel('b', 'time', 'loss of a mechanism', drawn, 'log')
+  return Panel('b', 'time', 'own loss of each mechanism', drawn, 'log')
 
 
 def draw_large_dimension() -> Figure:
@@ -149,7 +149,7 @@ def draw_large_dimension() -> Figure:
     level('the pool, τ → ∞', ends.idg, tau),
   ]
   descent = Panel(
-    'a', 'prompts n / d²', 'error, C = 10 d, d/2 tasks', tuple(drawn), 'log', 'log'
+    'a: C = 10 d, d/2 tasks', 'prompts n / d²', 'error', tuple(drawn), 'log', 'log'
   )
   steps = np.arange(1, 7)
   depth = []

@@ -45,6 +45,19 @@ _COLOURS = {
   'residual': PURPLE,
   'residual_network': ORANGE,
 }
+# The columns of the heat map, as a reader says them; others keep their names.
+_WORDS = {
+  'linear': 'linear regression',
+  'noisy': 'linear, with noise',
+  'sparse': 'sparse regression',
+  'tree': 'decision trees',
+  'parity': 'running parity',
+  'prior': 'prior mean, guess 0',
+  'prior, linear': 'prior mean, guess in tokens',
+  'prior, residual': 'prior mean, guess outside',
+  'hidden_markov': 'hidden Markov chain',
+  'markov': 'Markov chain',
+}
 _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 
 
@@ -69,7 +82,7 @@ def heat_map(rows: Sequence[AtlasRow], *, ax: Axes | None = None) -> Axes:
 
   The numbers are (loss − Bayes loss) / (loss without examples − Bayes loss), after the
   largest budget with which every trained cell has a row. Cells whose risk is known from
-  theory say so. Cells without a loss have a dash.
+  theory say so. Cells without a loss, and those that do not exist, have a dash.
 
   Args:
     rows: The rows of the atlas.
@@ -173,7 +186,7 @@ def _matrix(
   models = sorted(logs, key=lambda name: float(np.mean(logs[name])))
   columns = [*dict.fromkeys(column for _, column in values)]
   matrix = np.full((len(models), len(columns)), math.nan)
-  words = [[''] * len(columns) for _ in models]
+  words = [['–'] * len(columns) for _ in models]
   for (model, column), value in values.items():
     place = models.index(model), columns.index(column)
     matrix[place] = max(value, LEAST_SHARE)  # max keeps a NaN that comes first
@@ -183,7 +196,7 @@ def _matrix(
     scale,
     label,
     rows=dict(enumerate(models)),
-    columns=dict(enumerate(columns)),
+    columns=dict(enumerate(_WORDS.get(column, column) for column in columns)),
     texts=words,
   )
   # With more than 16 columns the figure is wider than a page, to keep numbers legible.

@@ -32,8 +32,9 @@ ABOUT = {
     'answer 0 is used. A star marks a model that reaches the limit of steps with fewer '
     'operations. “theory” is the lowest known risk of a layer of linear attention. '
     '“Bayes” means that the whole interval over seeds is less than 0.01 above Bayes. A '
-    'dash means that the model cannot do the task. Models are ordered by the geometric '
-    'mean of their numbers, the lowest first.',
+    'dash means that there is no number: the model cannot do the task, or has no such '
+    'guess. Models are ordered by the geometric mean of their numbers, the lowest '
+    'first.',
   ),
   'atlas_slopes': (
     'What more operations bring',
@@ -125,7 +126,7 @@ def summary(rows: Sequence[AtlasRow]) -> str:
     f'operations for each seed, {capped} with fewer (they reach the limit of steps)'
     f'{more}. All of it took {hours:.1f} hours of a core. {like_bayes} of the trained '
     f'cells reach Bayes: the 95 % interval over seeds ends below a share of '
-    f'{LIKE_BAYES:g}. {theory} cells have a value of theory in place of a trained '
+    f'{LIKE_BAYES:g}. {theory} cells have a value of theory instead of a trained '
     f'loss, and {len(cells) - len(trained) - theory} have no loss.'
   )
 

@@ -120,7 +120,7 @@ def nearest(model: Any, task: Any, seed: int) -> dict[str, float]:
 
   Returns:
     The loss above Bayes; the number of candidates that remain; and the share of the
-    effect of the context that three candidates leave, by their names.
+    variation over contexts that three candidates leave, by their names.
   """
   found = zoo.probing.elimination(model, task, num_prompts=_NUM_PROMPTS, seed=seed)
   readings = {

@@ -1,4 +1,4 @@
-"""Headlines on models that are broken on purpose.
+"""Negative controls of headlines: models that are broken on purpose.
 
 A headline says something only if a model without the property misses its ranges. Most
 headlines get models that were trained for four steps of eight prompts. `BROKEN` says

@@ -60,22 +60,23 @@ def measure(train: Trainer) -> Measurement:
     f'{name}_{test}': shares[test] for name, shares in models.items() for test in TESTS
   }
   by_size = [_trained(train, size, 1) for size in _SIZES]
+  places = range(len(_SIZES))
   lines = [
     series(
       test.replace('_', ' '),
       'curve',
       colour,
-      _SIZES,
+      places,
       np.transpose([shares[test] for shares in by_size]),
     )
     for test, colour in zip(TESTS, (BLUE, GREEN, VERMILION), strict=True)
   ]
   panel = Panel(
     'a',
-    'classes, K (log scale)',
-    'share of right labels, B = 1',
-    (*lines, level('chance', CHANCE, _SIZES)),
-    x_scale='log',
+    'number of classes',
+    'share of right labels',
+    (*lines, level('chance', CHANCE, places)),
+    x_names=tuple(map(str, _SIZES)),
   )
   return Measurement(numbers, (panel,))
 

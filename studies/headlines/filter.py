@@ -30,6 +30,13 @@ _MODELS = {
   'mamba': {'model.mixer': 'mamba', 'model.positions': 'none'},
 }
 _COLOURS = BLUE, VERMILION, GREEN, PURPLE
+# The predictors in the legend of the figure.
+_WORDS = {
+  'softmax': 'softmax attention',
+  'mamba': 'Mamba',
+  'trigram': 'trigram rule',
+  'bigram': 'bigram rule',
+}
 
 
 def measure(train: Trainer) -> Measurement:
@@ -51,13 +58,12 @@ def measure(train: Trainer) -> Measurement:
   lengths = range(1, len(bayes) + 1)
   panel = Panel(
     'a',
-    'symbols seen (log scale)',
+    'symbols seen',
     'loss above the forward algorithm, bits',
     tuple(
-      series(name, 'curve', colour, lengths, values)
+      series(_WORDS[name], 'curve', colour, lengths, values)
       for (name, values), colour in zip(excess.items(), _COLOURS, strict=True)
     ),
-    x_scale='log',
   )
   means = {name: float(values.mean()) for name, values in excess.items()}
   numbers = {f'excess_{name}': mean for name, mean in means.items()}

@@ -27,6 +27,8 @@ _FIELDS = {
   'eval.num_compared': 0,
 }
 _MODELS = {'mamba': {}, 'without_convolution': {'convolution': False}}
+# The models in the legend of the figure.
+_WORDS = {'mamba': 'Mamba', 'without_convolution': 'Mamba without convolution'}
 
 
 def measure(train: Trainer) -> Measurement:
@@ -50,7 +52,7 @@ def measure(train: Trainer) -> Measurement:
     'transitions seen',
     'KL from Bayes, nats (log scale)',
     tuple(
-      series(name.replace('_', ' '), 'curve', colour, lengths, values)
+      series(_WORDS[name], 'curve', colour, lengths, values)
       for (name, values), colour in colours
     ),
     y_scale='log',

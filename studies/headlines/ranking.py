@@ -8,7 +8,7 @@ from studies.runner import Trainer, load
 from studies.study import Measurement, Study, at_least, at_most
 from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, PALETTE
+from zoo.reports.style import BLACK, GREY, PALETTE
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32
@@ -63,11 +63,14 @@ def measure(train: Trainer) -> Measurement:
   colours = *PALETTE, BLACK
   panel = Panel(
     'a',
-    'examples before the query (trained on up to 8)',
+    'examples before the query',
     'squared error / d (log scale)',
-    tuple(
-      series(name, 'curve', colour, count, curve)
-      for (name, curve), colour in zip(curves.items(), colours, strict=True)
+    (
+      *(
+        series(name, 'curve', colour, count, curve)
+        for (name, curve), colour in zip(curves.items(), colours, strict=True)
+      ),
+      series('longest prompt of training', 'mark', GREY, [_LENGTH], [1.0]),
     ),
     y_scale='log',
   )

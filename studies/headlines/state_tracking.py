@@ -17,7 +17,7 @@ from studies.runner import Trainer, best, load
 from studies.study import Measurement, Study, at_least, at_most
 from zoo.measure.curve import sample_predictions
 from zoo.reports.plots import Panel, Series, series
-from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
+from zoo.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
 from zoo.tasks import ModularAddition, ParityPrefix
 
 _TRAINED, _LENGTH = 40, 256  # the most symbols in training, and those in the test
@@ -64,10 +64,10 @@ _MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 }
 # The models in the legend of the figure.
 _WORDS = {
-  'parity_delta_negative': 'parity, delta in [−1, 1]',
+  'parity_delta_negative': 'parity, delta, eigenvalues in [−1, 1]',
   'parity_mamba3': 'parity, mamba3',
   'addition_mamba3': 'sums modulo 3, mamba3',
-  'parity_delta': 'parity, delta in [0, 1]',
+  'parity_delta': 'parity, delta, eigenvalues in [0, 1]',
   'parity_mamba2': 'parity, mamba2',
   'parity_softmax': 'parity, softmax attention',
 }
@@ -88,9 +88,8 @@ def measure(train: Trainer) -> Measurement:
       float(curve[_SHORT].mean()) for curve in accuracies
     ]
     lines += _lines(name, colour, accuracies)
-  panel = Panel(
-    'a', 'symbols read, trained on up to 40', 'accuracy, 0 at chance', tuple(lines)
-  )
+  lines.append(series('longest prompt of training', 'mark', GREY, [_TRAINED], [0.0]))
+  panel = Panel('a', 'symbols read', 'scaled accuracy, 0 at chance', tuple(lines))
   return Measurement(numbers, (panel,))
 
 

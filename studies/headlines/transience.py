@@ -45,7 +45,7 @@ def measure(train: Trainer) -> Measurement:
   }
   prompts = prompts_of(_NUM_CLASSES, 4)
   numbers, panels = {}, []
-  for key, (name, decay) in zip('ab', _DECAYS.items(), strict=True):
+  for name, decay in _DECAYS.items():
     own = {**fields, 'optimizer.weight_decay': decay}
     in_context, in_weights = [], []
     for seed in _SEEDS:
@@ -62,21 +62,20 @@ def measure(train: Trainer) -> Measurement:
       f'{name}_drop': [max(curve) - curve[-1] for curve in in_context],
       f'{name}_in_weights': [curve[-1] for curve in in_weights],
     }
-    panels.append(_panel(key, decay, in_context, in_weights))
+    panels.append(_panel(decay, in_context, in_weights))
   return Measurement(numbers, tuple(panels))
 
 
 def _panel(
-  key: str,
   decay: float,
   in_context: Sequence[Sequence[float]],
   in_weights: Sequence[Sequence[float]],
 ) -> Panel:
   """Returns a panel of the shares after each step; rows are seeds."""
   return Panel(
-    key,
+    f'weight decay {decay:g}',
     'training step',
-    f'share of right labels, weight decay {decay:g}',
+    'share of right labels',
     (
       series('in context', 'curve', BLUE, _STEPS, in_context),
       series('in weights', 'curve', VERMILION, _STEPS, in_weights),

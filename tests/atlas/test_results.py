@@ -212,10 +212,15 @@ def _matrix(axes):
 
 def test_every_cell_of_the_largest_budget_has_a_colour():
   values, texts = _matrix(pictures.heat_map(rows_of_all_kinds()))
-  columns = ['prior', 'prior, residual', 'linear', 'linear, residual']
+  columns = [
+    'prior mean, guess 0',
+    'prior mean, guess outside',
+    'linear regression',
+    'linear, residual',
+  ]
   gru = [values['gru', column] for column in columns]
   np.testing.assert_allclose(gru, [3 / 8, (8 / 3 - 1) / 8, 3 / 8, (8 / 3 - 1) / 8])
-  assert math.isnan(values['ltb', 'linear'])
+  assert math.isnan(values['ltb', 'linear regression'])
   assert {'0.62\ntheory', '–'} < texts
 
 
@@ -259,7 +264,7 @@ def test_a_cell_that_reaches_the_most_steps_has_a_star_and_no_slope():
     for row in rows_of_all_kinds()
   ]
   values, texts = _matrix(pictures.heat_map(rows))
-  assert values['gru', 'prior'] == pytest.approx(3 / 8)
+  assert values['gru', 'prior mean, guess 0'] == pytest.approx(3 / 8)
   assert '0.38*' in texts
   ratios = pictures.slope_ratios(rows)
   assert {model for model, _ in ratios} == {'softmax'}

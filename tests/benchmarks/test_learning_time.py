@@ -181,14 +181,14 @@ def test_a_table_has_the_medians_of_the_seeds_and_their_ranges():
     'd = 3, other models',
   ]
   assert [line.name for line in plot.panels[0].series] == ['softmax', 'rwkv7']
-  assert plot.series('d = 3, transformers', 'softmax').y == pytest.approx([0.85] * 29)
+  assert plot.series('d = 3, transformers', 'softmax').y == pytest.approx([85] * 29)
   lstm = plot.series('d = 3, other models', 'lstm')
   assert lstm.x[0] == pytest.approx(0.5)
-  assert lstm.y[0] == 0.9
-  assert lstm.y[-1] == 0.03
+  assert lstm.y[0] == 90
+  assert lstm.y[-1] == 3
   gru = plot.series('d = 3, other models', 'gru')
   assert gru.x[-1] == pytest.approx(10)
-  assert gru.y[-1] == 0.01
+  assert gru.y[-1] == 1
 
 
 def test_the_page_has_the_tables_and_the_picture_of_the_kept_curves():

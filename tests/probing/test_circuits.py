@@ -90,7 +90,7 @@ def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
   assert len(found.rows) == len(found.edges) == 29
   said = str(found)
   assert said.startswith(f'{len(expected)} of 29 edges recover 1.000')
-  assert f'at most {found.largest_random:.3f} in 10 sets' in said
+  assert f'and at most {found.largest_random:.3f}.' in said
   assert '95 %' not in said  # 64 prompts are too few.
 
 

@@ -235,11 +235,14 @@ class Circuit(WithRows):
 
   def __str__(self) -> str:
     kept = self.kept
+    mean, _, half = plus_minus(self.random).partition(' ± ')
     said = (
       f'{len(kept)} of {len(self.edges)} edges recover {plus_minus(self.recovered)} of '
-      f'the gap; one more random set of as many {plus_minus(self.random)}, at most '
-      f'{self.largest_random:.3f} in {_NUM_RANDOM} sets; all others without '
-      f'these {plus_minus(self.without)}.'
+      f'the gap.\n'
+      f'{_NUM_RANDOM} random sets of {len(kept)} edges recover {mean} on average '
+      f'(± {half} for one more set), and at most {self.largest_random:.3f}.\n'
+      f'The other {len(self.edges) - len(kept)} edges recover '
+      f'{plus_minus(self.without)}.'
     )
     if (sizes := self.range_of_sizes) is not None:
       low, high, probability = sizes

@@ -34,8 +34,10 @@ def plot_over_training(
     The axes.
   """
   names = dict.fromkeys(row.name for row in found.rows)
-  has_band = max((row.num_runs for row in found.rows), default=0) >= _RUNS_OF_BAND
-  shown = []
+  num_runs = max((row.num_runs for row in found.rows), default=0)
+  has_band = num_runs >= _RUNS_OF_BAND
+  said = f'mean (thick) of {num_runs} runs (thin)' if num_runs > 1 else ''
+  shown, colours = [], {}
   for name, colour in zip(names, itertools.cycle(PALETTE), strict=False):
     points = [
       (row.step, row.value) for row in found.rows if row.name == name and row.value
@@ -45,9 +47,10 @@ def plot_over_training(
       for _, value in points
     ]
     means = [value.mean for _, value in points]
+    colours[name] = colour
     shown.append(
       Series(
-        name or y_axis,
+        ': '.join(filter(None, (name, said))) or y_axis,
         'curve',
         colour,
         tuple(float(step) for step, _ in points),
@@ -60,13 +63,12 @@ def plot_over_training(
   scale = 'linear' if has_zero else 'log'
   panel = Panel(title, 'training step', y_axis, tuple(shown), x_scale=scale)
   axes = plot_panel(panel, ax)
-  colours = {line.name: line.colour for line in shown}
   for run, name in dict.fromkeys((row.run, row.name) for row in found.readings):
     at = [
       (row.step, row.value.mean)
       for row in found.readings
       if (row.run, row.name) == (run, name) and row.value is not None
     ]
-    if at and (colour := colours.get(name or y_axis)):
+    if at and (colour := colours.get(name)):
       axes.plot(*zip(*at, strict=True), color=colour, linewidth=0.7, alpha=0.6)
   return axes
