@@ -1,4 +1,4 @@
-"""Headlines: well-known numbers of in-context learning, measured again.
+"""Headlines: claims about in-context learning, most of them well known, measured.
 
 Each file of this folder is one `Study`: what the source says, the ranges in which its
 numbers are expected, and `measure`, which trains models and returns the numbers.
@@ -61,10 +61,10 @@ HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 
 _ABOUT = About(
   'Well-known numbers of in-context learning, measured again',
-  'Results of the literature, measured again by ICL Zoo, with the ranges in which they '
-  'were expected before this measurement. studies/headlines/README.md says what each '
-  'number is, how strong each test is, and why some fail; SETTINGS.md beside it lists '
-  'the settings that were tried before.',
+  'Results of the literature, measured again by ICL Zoo, and two questions of its own, '
+  'with the ranges in which numbers were expected before this measurement. '
+  'studies/headlines/README.md says what each number is, how strong each test is, and '
+  'why some fail; SETTINGS.md beside it lists the settings that were tried before.',
   'headlines.json',
 )
 
