@@ -1,4 +1,4 @@
-"""Whether attention, state-space models and delta rules hold and read the belief.
+"""Whether attention, state-space models and fast weights hold and read the belief.
 
 All models are trained with the same number of operations in products of matrices. The
 learning rate of each model is searched with a seed of its own and a fifth of the steps.
@@ -57,6 +57,14 @@ _TASKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     {'task.num_chains': 4, 'task.num_symbols': 3, 'task.context_length': 15},
   ),
 }
+# The sites of the picture, and their names there.
+_SITES = {
+  'embed': 'tokens',
+  'layers.0.middle': 'mixer 0',
+  'layers.1.tokens': 'network 0',
+  'layers.1.middle': 'mixer 1',
+  'final.stream': 'network 1',
+}
 _WORDS = {
   'mess3': 'Mess3: hidden state',
   'pool': 'pool of four: member',
@@ -65,9 +73,10 @@ _WORDS = {
 _FAMILIES = {
   'attention': ('softmax', 'fox', 'relu'),
   'state_space': ('mamba', 'mamba2', 's4d', 'retention', 'gla'),
-  'delta': ('linear', 'delta', 'gated_delta', 'rwkv7'),
+  'fast_weights': ('linear', 'delta', 'gated_delta', 'rwkv7'),
 }
-# The others know the order of tokens by their state, or by the gates of `fox`.
+# The others know the order of tokens by their state, or by the gates of `fox`. Only the
+# state of `linear` is a sum, which has no order.
 _ROTARY = 'softmax', 'relu'
 _COLOURS = BLUE, VERMILION, GREEN, BLACK
 
@@ -181,27 +190,28 @@ def _means(
 
 
 def _panel(task: str, models: Mapping[str, Sequence[Held]]) -> Panel:
-  """Returns R² beyond the rival by site: medians and ranges of the families."""
+  """Returns R² beyond the rival by site: medians and ranges over seeds of means."""
   groups = {
     family.replace('_', ' '): [
-      [*model.beyond.values()] for mixer in mixers for model in models[mixer]
+      [[model.beyond[site] for site in _SITES] for model in models[mixer]]
+      for mixer in mixers
     ]
     for family, mixers in _FAMILIES.items()
   }
   groups['not trained'] = [
-    [*model.untrained.values()] for seeds in models.values() for model in seeds
+    [[model.untrained[site] for site in _SITES] for model in seeds]
+    for seeds in models.values()
   ]
-  sites = tuple(models['softmax'][0].beyond)
   lines = [
-    series(name, 'curve', colour, range(len(sites)), values)
+    series(name, 'curve', colour, range(len(_SITES)), np.mean(values, axis=0))
     for (name, values), colour in zip(groups.items(), _COLOURS, strict=True)
   ]
   return Panel(
     _WORDS[task],
-    'site',
+    'stream after',
     'R² of the belief beyond the rival',
     tuple(lines),
-    x_names=sites,
+    x_names=tuple(_SITES.values()),
   )
 
 
@@ -213,7 +223,7 @@ HEADLINE = Study(
   name='beliefs',
   statement='State-space models hold and read exact beliefs as attention does.',
   setting=(
-    'Three mixers of attention, five state-space models and four delta rules in '
+    'Three mixers of attention, five state-space models and four of fast weights in '
     'transformers of 2 layers, width 32 and 2 heads; three tasks; 2e11 operations in '
     'products of matrices for each training, the best of three learning rates, 3 '
     'seeds: R² beyond the rival of the exact belief, by a linear map of the embedded '

@@ -39,7 +39,11 @@ from zoo.theory import dynamics
 from zoo.training.sweeps import Point, Row
 
 # The only mixer of each family of the headline on beliefs.
-_ONE_EACH = ('attention', 'softmax'), ('state_space', 'mamba'), ('delta', 'delta')
+_ONE_EACH = (
+  ('attention', 'softmax'),
+  ('state_space', 'mamba'),
+  ('fast_weights', 'delta'),
+)
 _FEW_STEPS = 'trained for 4 steps of 8 prompts'
 # What is broken in the headlines that train nothing, or whose models are kept.
 BROKEN = {
