@@ -216,7 +216,7 @@ def _panel(task: str, models: Mapping[str, Sequence[Held]]) -> Panel:
 
 
 _HOLDS = 'between a linear map of the whole prompt (0.72) and the model of docs/beliefs'
-_EQUAL = 'the question of this study: no family is ahead by more than 0.1'
+_EQUAL = 'state-space models minus attention: neither is ahead by more than 0.1'
 _READS = 'nearer to 1, which follows the belief, than to 0, which ignores it'
 
 HEADLINE = Study(
