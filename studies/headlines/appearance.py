@@ -26,7 +26,7 @@ from zoo.measure.curve import sample_losses
 from zoo.measure.intervals import Estimate
 from zoo.measure.predict import loss_of
 from zoo.probing import OverTraining, over_training
-from zoo.reports.plots import Panel, series
+from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLACK, BLUE, GREEN, VERMILION
 
 _SEEDS = range(3)
@@ -150,10 +150,8 @@ def belief(model: Any, task: Any, seed: int) -> dict[str, float | Estimate | Non
 
 def beyond_rival(model: Any, task: Any, seed: int) -> Estimate | None:
   """Returns R² of the belief in the residual stream, beyond that of the rival."""
-  # The last row is that of the site; the rows before it are controls.
-  return zoo.probing.probe_beliefs(model, task, sites=[_SITE], seed=seed)[
-    -1
-  ].beyond_rival
+  scores = zoo.probing.probe_beliefs(model, task, sites=[_SITE], seed=seed)
+  return scores[-1].beyond_rival  # The rows before the site are controls.
 
 
 def coefficient(
@@ -273,13 +271,7 @@ def _regression(runs: Sequence[Any]) -> tuple[dict[str, list[float]], list[Panel
       series('step of gradient descent', 'curve', VERMILION, steps, gd),
       series('ridge regression of Bayes', 'curve', BLUE, steps, ridge),
       series('nearest ridge regression', 'curve', GREEN, steps, fitted),
-      series(
-        'loss above Bayes, share of the first',
-        'dashed curve',
-        BLACK,
-        steps,
-        _of_first(excess),
-      ),
+      _loss_line(steps, excess),
     ),
     x_scale='log',
     y_scale='log',
@@ -316,13 +308,7 @@ def _mess3(runs: Sequence[Any]) -> tuple[dict[str, list[float]], list[Panel]]:
     (
       series('belief, beyond the rival (R²)', 'curve', BLUE, steps, beyond),
       series('steered predictions (slope)', 'curve', GREEN, steps, slope),
-      series(
-        'loss above Bayes, share of the first',
-        'dashed curve',
-        BLACK,
-        steps,
-        _of_first(excess),
-      ),
+      _loss_line(steps, excess),
     ),
     x_scale='log',
   )
@@ -363,8 +349,12 @@ def _coefficients(
   return numbers, [panel] if lines else []
 
 
-def _of_first(curves: Sequence[Sequence[float]]) -> list[list[float]]:
-  return [[value / curve[0] for value in curve] for curve in curves]
+def _loss_line(steps: Sequence[int], excess: Sequence[Sequence[float]]) -> Series:
+  """Returns the loss above Bayes, as a share of its first value, for a panel."""
+  shares = [[value / curve[0] for value in curve] for curve in excess]
+  return series(
+    'loss above Bayes, share of the first', 'dashed curve', BLACK, steps, shares
+  )
 
 
 HEADLINE = Study(
